@@ -1,0 +1,41 @@
+// Brings up the links between the ranks of an instance.
+//
+// Each rank first opens a Listener, reports its endpoint text to whoever starts the instance, gets the endpoints of all
+// ranks back, and calls connect_mesh(). The higher rank connects to the lower. Both ends prove that they know the
+// instance secret (HMAC-SHA256 over fresh nonces, epoch, ranks and protocol version) before a frame is accepted;
+// a stranger gets nothing and costs one bounded buffer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "mesh/mesh.h"
+
+namespace verbund::mesh {
+
+enum class Transport { shm, tcp };
+Transport transport_from_string(const std::string& text);   // throws invalid_argument listing the choices
+std::string_view to_string(Transport t);
+
+struct MeshConfig {
+  int rank = 0;
+  int size = 1;
+  uint64_t epoch = 1;
+  std::string secret;                     // at least 16 bytes
+  Transport transport = Transport::shm;
+  // Test hook: delays and reorders frames and arrival by a seeded generator; results must not change. 0 = off.
+  uint64_t jitter_seed = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual std::string endpoint() const = 0;     // "shm:<name>", "tcp:127.0.0.1:40123"
+};
+
+std::unique_ptr<Listener> listen(const MeshConfig& config);
+std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints, const Deadline& deadline);
+
+}  // namespace verbund::mesh

@@ -1,0 +1,72 @@
+// Text to token ids and back: Hugging Face `tokenizers` behind a C header (rust/include/verbund_text.h).
+//
+// Made from a tokenizer.json, or from the vocabulary that a GGUF file carries, rebuilt as the same object.
+// Immutable after creation; const methods from any thread. Errors: invalid_argument (bad tokenizer file, unknown
+// pre-tokeniser by name, invalid UTF-8 in), not_found.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbund::text {
+
+// What GGUF metadata `tokenizer.ggml.*` says (docs: reference models.md section 3.6), as plain data.
+struct GgufVocabulary {
+  std::string model;                     // "gpt2" (byte-level BPE), "llama" (SentencePiece BPE by scores)
+  std::string pre;                       // "smollm", "llama-bpe", "qwen2", ...
+  std::vector<std::string> tokens;
+  std::vector<int32_t> token_types;      // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;       // "left right"
+  std::vector<float> scores;
+  std::optional<int32_t> bos, eos, unknown;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;
+};
+
+class Tokenizer {
+ public:
+  // json: text of tokenizer.json. 
+  static std::shared_ptr<const Tokenizer> from_json(std::string_view json);
+  static std::shared_ptr<const Tokenizer> from_gguf(const GgufVocabulary& vocabulary);
+  ~Tokenizer();
+
+  struct EncodeOptions {
+    bool add_special = true;       // what the post-processor adds (bos, ...)
+    bool parse_special = true;     // text of special tokens becomes their ids; false: it is ordinary text
+  };
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const;
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  size_t size() const;                                        // ids below this have a token
+  std::optional<int32_t> id_of(std::string_view token) const;
+  std::string token_of(int32_t id) const;                     // as in the vocabulary; empty if there is none
+  bool is_special(int32_t id) const;
+  uint64_t bytes_estimate() const;                            // memory held, for the accountant
+
+  struct Handle;                                              // the Rust object
+  const Handle& handle() const { return *handle_; }
+
+ private:
+  explicit Tokenizer(std::unique_ptr<Handle> handle);
+  std::unique_ptr<Handle> handle_;
+};
+
+// Turns ids into text as they come. Every piece is valid UTF-8, and the pieces joined are the text that
+// decode(all ids) gives. One stream, one thread.
+class Detokenizer {
+ public:
+  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true);
+  ~Detokenizer();
+  std::string push(int32_t id);     // text that is certain now; may be empty
+  std::string finish();             // the rest (incomplete characters as U+FFFD)
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbund::text
