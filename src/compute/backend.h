@@ -49,7 +49,9 @@ struct Weight {
   uint64_t bytes = 0;
 };
 
-// Some rows and columns of one stored matrix. Several parts are stacked by rows: q, k and v are one Weight.
+// Some rows and columns of one stored matrix. Several parts are stacked by rows: q, k and v are one Weight. The parts of
+// one Weight may be stored in different formats (mixed files: v often has more bits than q), and a part may have any
+// number of rows; the columns are the same for all.
 struct WeightPart {
   std::string name;
   Range rows;
@@ -144,6 +146,7 @@ class Backend {
   virtual Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) = 0;
   virtual Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) = 0;                  // x W^T + b: [rows, w.rows]
   virtual Partial linear_partial(const Tensor& x, const Weight& w) = 0;                             // row-parallel
+  virtual Partial zero_partial(size_t rows, size_t cols) = 0;      // what a rank without a share contributes
   // residual + (sum over ranks of partial, as f32) + bias. Throws invalid_argument with Lost::request and the rows in
   // Error::where if a value left the fixed-point range on any rank (every rank sees the same error).
   virtual Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) = 0;
