@@ -1,0 +1,96 @@
+# The front door: `make run` shows the program at work, `make test` tests it. Both set up, build and fetch what is missing
+# first, and say what they are doing. Everything else about building is CMakeLists.txt and CMakePresets.json.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+PROMPT ?= Why is the sky blue?
+NODES ?= 2
+
+# .deps/bin holds the Rust of systems that install it under a versioned name (scripts/setup).
+export PATH := $(CURDIR)/.deps/bin:$(PATH)
+
+CONFIGURE = cmake --preset $(1) > $(2)/configure.log 2>&1 || { cat $(2)/configure.log; exit 1; }
+BUILD = mkdir -p $(2) && { test -f $(2)/build.ninja || { $(call CONFIGURE,$(1),$(2)); }; } && cmake --build $(2) --parallel $(JOBS)
+
+.PHONY: help setup build model run test test-full asan tsan fuzz bench format clean
+
+help:
+	@echo "make run         build everything and ask the demo model a question on $(NODES) local nodes"
+	@echo "make test        build and run the tests that take minutes"
+	@echo "make test-full   also the full matrices, the sanitizers and the fuzzers (about an hour)"
+	@echo "make bench       build and run the benchmarks"
+	@echo "make asan|tsan   unit tests under address+undefined / thread sanitizer"
+	@echo "make format      clang-format over src, tests and bench"
+	@echo "make clean       remove the build folders (.deps and the model stay)"
+
+run:
+	@echo "[1/4] packages and tools (a minute or two the first time)"
+	@scripts/setup
+	@echo "[2/4] building (about 8 minutes on 2 cores the first time, seconds after that)"
+	@$(call BUILD,release,build)
+	@echo "[3/4] demo model (98 MB the first time)"
+	@scripts/fetch-model
+	@echo "[4/4] $(NODES) nodes on this machine answer together"
+	@build/verbund run smollm2 "$(PROMPT)" --local $(NODES)
+
+test:
+	@rm -rf build/results
+	@echo "[1/4] packages and tools (a minute or two the first time)"
+	@scripts/setup
+	@echo "[2/4] building (about 8 minutes on 2 cores the first time, seconds after that)"
+	@$(call BUILD,release,build)
+	@echo "[3/4] unit tests"
+	@scripts/check-unit build || true
+	@echo "[4/4] end-to-end tests on the real program (a few minutes)"
+	@scripts/check-e2e -m "not full" || true
+	@scripts/check-summary unit e2e
+
+test-full:
+	@rm -rf build/results
+	@echo "[1/7] packages and tools"
+	@scripts/setup --dev
+	@echo "[2/7] building"
+	@$(call BUILD,release,build)
+	@echo "[3/7] include direction and unit tests"
+	@scripts/check-step includes scripts/check-includes || true
+	@scripts/check-unit build || true
+	@echo "[4/7] end-to-end tests with the full matrices (half an hour)"
+	@scripts/check-e2e || true
+	@echo "[5/7] unit tests under address and undefined-behaviour sanitizers"
+	@$(MAKE) --no-print-directory asan || true
+	@echo "[6/7] engine and mesh under the thread sanitizer"
+	@$(MAKE) --no-print-directory tsan || true
+	@echo "[7/7] fuzzing, 60 s a target"
+	@scripts/check-step fuzz scripts/fuzz 60 || true
+	@scripts/check-summary includes unit e2e unit-asan unit-tsan fuzz
+
+asan:
+	@$(call BUILD,asan,build-asan)
+	@scripts/check-unit build-asan
+
+tsan:
+	@$(call BUILD,tsan,build-tsan)
+	@scripts/check-unit build-tsan -R '^(engine|mesh)[.]'
+
+fuzz:
+	@scripts/setup --dev
+	@scripts/fuzz 60
+
+bench: setup build model
+	@for program in build/bench_*; do echo "== $$program"; "$$program" || exit 1; done
+
+setup:
+	@scripts/setup
+
+build: setup
+	@$(call BUILD,release,build)
+
+model: setup
+	@scripts/fetch-model
+
+format:
+	@scripts/setup --dev
+	@find src tests bench -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz
