@@ -27,10 +27,18 @@ struct TensorInfo {
   uint64_t stored_bytes = 0;   // in the file
   bool exact = true;           // false: requantised on the way in (then `note` states what and the worst error)
   std::string note;
+  bool readable = true;        // false: listed only; read() throws unimplemented naming `stored` (safetensors: integers, fp8, ...)
 
-  size_t rows() const { return shape.size() < 2 ? 1 : shape[0]; }
+  // More than two dimensions (stacked experts [E, out, in]) are read as one matrix of E * out rows.
+  size_t rows() const {
+    size_t n = 1;
+    for (size_t i = 0; i + 1 < shape.size(); ++i) n *= shape[i];
+    return n;
+  }
   size_t cols() const { return shape.empty() ? 1 : shape.back(); }
 };
+
+constexpr size_t kReadScratch = size_t(1) << 20;
 
 class TensorSource {
  public:
@@ -40,7 +48,8 @@ class TensorSource {
   virtual const TensorInfo* find(std::string_view name) const = 0;   // nullptr if absent
 
   // Reads rows x cols of matrix `name`. For quantised forms cols.begin and cols.end are multiples of `group` and of 32
-  // (or the row's end). Throws not_found (tensor and file named), invalid_argument (range), data_loss (short file).
+  // (or the row's end). `into` is resized, keeping its capacity. Scratch beyond it is at most kReadScratch.
+  // Throws not_found (tensor and file named), invalid_argument (range), data_loss (short file, non-finite scale).
   virtual void read(std::string_view name, Range rows, Range cols, WeightMatrix& into) const = 0;
 
   // A whole vector (norm weights, biases) as f32; exact.

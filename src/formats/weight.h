@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -52,7 +53,8 @@ struct WeightMatrix {
 };
 
 float to_f32(const std::byte* at, DType t);        // exact
-uint16_t f32_to_f16(float v);                      // round to nearest even, overflow to infinity
+uint16_t f32_to_f16(float v);                      // round to nearest even, overflow to infinity, NaN stays NaN
+uint16_t f32_to_bf16(float v);                     // likewise
 float f16_to_f32(uint16_t bits);
 inline float bf16_to_f32(uint16_t bits) { const uint32_t u = uint32_t(bits) << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
 
