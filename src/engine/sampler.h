@@ -9,9 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -61,27 +61,23 @@ class Sampler {
   uint64_t bytes() const;             // scratch, allocated once
 
  private:
-  struct Kept {
-    int32_t id;
-    double weight;                    // exp((logit - best) / temperature)
-  };
-
   void load(std::span<const float> logits, std::span<const uint32_t> allowed);
-  void penalise(const SamplingParams& params, const TokenHistory& history);
   void add_bias(const SamplingParams& params);
-  int32_t best() const;
-  void keep_all(float best_logit, float temperature);
-  void keep_top_k(size_t k, float best_logit, float temperature);
+  void penalise(const SamplingParams& params, const TokenHistory& history);
+  void keep_top_k(size_t k);
+  void weigh(float best_logit, float temperature);
   void cut_top_p(double p);
+  std::optional<uint64_t> end_of_prefix(double target, double least);
   void cut_min_p(double min_p);
-  int32_t draw(double u) const;
-  void select_top(size_t k);
+  int32_t draw(double u);
+  void collect_top(std::span<const float> values, size_t k);
 
   size_t vocabulary_;
   size_t tokenizer_size_;
-  std::vector<float> logits_;         // [tokenizer_size], edited copy
-  std::vector<Kept> kept_;            // candidates, ascending id
-  std::vector<uint64_t> keys_;        // selection: ordered by (value, lowest id first)
+  std::vector<float> logits_;         // [tokenizer_size] edited copy of the row
+  std::vector<int32_t> ids_;          // candidates, ascending
+  std::vector<double> weights_;       // of the candidates: exp((logit - best) / temperature)
+  std::vector<uint64_t> keys_;        // selection: greater is better (value, then the lower id)
 };
 
 }  // namespace verbund::engine
