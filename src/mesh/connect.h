@@ -29,6 +29,9 @@ struct MeshConfig {
   uint64_t jitter_seed = 0;
 };
 
+// Memory that the links of this rank will hold (at most), for the accountant; known before they exist.
+uint64_t buffer_bytes_estimate(const MeshConfig& config);
+
 class Listener {
  public:
   virtual ~Listener() = default;
