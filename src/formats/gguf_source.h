@@ -24,7 +24,7 @@ class GgufSource final : public TensorSource {
   void read(std::string_view name, Range rows, Range cols, WeightMatrix& into) const override;
   std::string path() const override { return files_.front()->path(); }
 
-  const nlohmann::json& metadata() const { return metadata_; }
+  nlohmann::json take_metadata() { return std::move(metadata_); }   // of the first file
   uint64_t bytes_on_disk() const;
 
  private:

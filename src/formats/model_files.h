@@ -27,7 +27,9 @@ struct ModelFiles {
   uint64_t bytes_on_disk = 0;
 };
 
-// Throws not_found, invalid_argument (neither kind; what was seen), data_loss (truncated, with expected and real size).
+// Throws not_found (also a missing shard), invalid_argument (neither kind; what was seen), data_loss (malformed or
+// truncated, with expected and real size), unimplemented (a quantisation or type that is not read, by name),
+// permission_denied (unreadable, or an index that names files outside the folder).
 ModelFiles open_model(const std::string& path);
 
 }  // namespace verbund::formats
