@@ -76,7 +76,7 @@ class Scheduler {
   // if the queue is full. Nothing has happened then.
   void add(Request request);
   // Ends a request from outside: cancelled by its client, stopped by a stop string, failed. From the next step on no rank
-  // computes it; a token sampled by the step in progress is dropped. False if there is no such request.
+  // computes it; a token sampled by the step in progress is dropped. False if there is no such request or it ends already.
   bool finish(uint64_t id, FinishReason reason);
   bool cancel(uint64_t id) { return finish(id, FinishReason::cancelled); }
 
@@ -90,7 +90,7 @@ class Scheduler {
   // What happened outside of steps (cancelled, max_tokens 0); for when next() gives nothing.
   std::vector<Event> take_events();
 
-  const Sequence* find(uint64_t id) const;              // live ones; valid until it finishes
+  const Sequence* find(uint64_t id) const;              // live ones; valid until its finish event, so all of a plan's
   bool idle() const;                                    // nothing waits, nothing runs
   SchedulerStats stats() const;
 
@@ -102,17 +102,18 @@ class Scheduler {
   using RankedSet = std::set<State*, ByRank>;
 
   void grow_decodes();
-  bool ensure_block(State& state);
+  void ensure_block(State& state);
   void preempt(State& victim);
   void admit();
   bool try_admit(State& state);
   void plan_decodes(StepPlan& plan);
   void plan_prefills(StepPlan& plan);
   void add_segment(StepPlan& plan, State& state, size_t rows);
-  void take_outstanding(const StepPlan& plan);
+  void close(const StepPlan& plan);
   void advance(State& state, size_t rows);
   void append_token(State& state, int32_t token);
-  void retire(State& state, FinishReason reason);
+  std::optional<FinishReason> ending_of(const Sequence& sequence) const;
+  void retire(State& state, FinishReason reason, std::optional<int32_t> last_token = {});
 
   SchedulerConfig config_;
   BlockManager kv_;

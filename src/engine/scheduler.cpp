@@ -1,0 +1,297 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace verbund::engine {
+
+struct Scheduler::State {
+  Sequence sequence;
+  uint64_t arrival = 0;
+  Usage usage;
+  bool running = false;
+  bool was_admitted = false;
+
+  // KV, while running. Positions [0, computed) are in the blocks; the first `published` blocks are shared ones.
+  std::vector<uint32_t> blocks;
+  size_t computed = 0;
+  size_t published = 0;
+  ChainId chain = kChainStart;
+
+  // Prefill round robin: lower turns go first; a used-up quantum means a new turn behind all others.
+  uint64_t turn = 0;
+  uint32_t quantum = 0;
+
+  size_t planned = 0;                      // rows in the outstanding plan
+  std::optional<FinishReason> ending;      // finished from outside while in the outstanding plan
+
+  size_t rows_left() const { return sequence.tokens.size() - computed; }
+  bool decoding() const { return rows_left() == 1; }
+};
+
+bool Scheduler::ByRank::operator()(const State* a, const State* b) const {
+  const int32_t pa = a->sequence.request.priority, pb = b->sequence.request.priority;
+  return pa != pb ? pa > pb : a->arrival < b->arrival;
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), kv_(config.blocks) {
+  const std::pair<const char*, uint32_t> sizes[] = {
+      {"token_budget", config.token_budget}, {"prefill_chunk", config.prefill_chunk}, {"max_running", config.max_running},
+      {"max_waiting", config.max_waiting},   {"context_max", config.context_max},     {"vocabulary", config.vocabulary}};
+  for (const auto& [name, value] : sizes)
+    if (value == 0) throw Error(Code::invalid_argument, std::string(name) + " must be at least 1", "scheduler");
+  const uint64_t need = ceil_div(config.context_max, kKvBlock);
+  if (config.blocks < need)
+    throw Error(Code::invalid_argument,
+                "a context of " + std::to_string(config.context_max) + " tokens needs " + std::to_string(need) + " KV blocks, there are " +
+                    std::to_string(config.blocks),
+                "scheduler", "give more memory or a context of at most " + std::to_string(config.blocks * kKvBlock) + " tokens");
+  // Then a step has a row for every running sequence, and none waits for another's decodes.
+  config_.max_running = std::min(config.max_running, config.token_budget);
+}
+
+Scheduler::~Scheduler() = default;
+
+// ---- requests in and out
+
+void Scheduler::add(Request request) {
+  request.validate(config_.vocabulary, config_.context_max);
+  if (states_.contains(request.id)) throw Error(Code::invalid_argument, "id " + std::to_string(request.id) + " is in use by a live request");
+  if (waiting_.size() >= config_.max_waiting)
+    throw Error(Code::resource_exhausted, "the queue is full: " + std::to_string(waiting_.size()) + " requests wait", {}, "try again later");
+
+  auto state = std::make_unique<State>();
+  Sequence& sequence = state->sequence;
+  sequence.tokens = request.prompt;
+  sequence.tokens.insert(sequence.tokens.end(), request.generated.begin(), request.generated.end());
+  if (request.params.needs_history()) {
+    sequence.history.add_prompt(request.prompt);
+    for (int32_t id : request.generated) sequence.history.add_output(id);
+  }
+  sequence.request = std::move(request);
+  state->arrival = ++arrivals_;
+  State& added = *state;
+  states_.emplace(sequence.request.id, std::move(state));
+  waiting_.insert(&added);
+  if (const auto reason = ending_of(sequence)) retire(added, *reason);
+}
+
+bool Scheduler::finish(uint64_t id, FinishReason reason) {
+  const auto it = states_.find(id);
+  if (it == states_.end() || it->second->ending) return false;
+  // The step in progress writes into its blocks: they are given back when it is over.
+  if (it->second->planned > 0) it->second->ending = reason;
+  else retire(*it->second, reason);
+  return true;
+}
+
+std::optional<FinishReason> Scheduler::ending_of(const Sequence& sequence) const {
+  const Request& request = sequence.request;
+  const bool at_end = sequence.output_size() > 0 && !request.ignore_eos &&
+                      std::ranges::find(request.eos, sequence.tokens.back()) != request.eos.end();
+  if (at_end) return FinishReason::stop;
+  if (sequence.output_size() >= request.max_tokens || sequence.tokens.size() >= config_.context_max) return FinishReason::length;
+  return std::nullopt;
+}
+
+void Scheduler::retire(State& state, FinishReason reason, std::optional<int32_t> last_token) {
+  kv_.release(state.blocks);
+  (state.running ? running_ : waiting_).erase(&state);
+  state.usage.prompt_tokens = static_cast<uint32_t>(state.sequence.request.prompt.size());
+  state.usage.output_tokens = static_cast<uint32_t>(state.sequence.output_size());
+  const uint64_t id = state.sequence.request.id;
+  events_.push_back({.request = id, .token = last_token, .finish = reason, .usage = state.usage});
+  ++finished_;
+  states_.erase(id);
+}
+
+// ---- planning
+
+std::optional<StepPlan> Scheduler::next() {
+  if (outstanding_) throw Error(Code::internal, "step " + std::to_string(*outstanding_) + " has neither been committed nor abandoned", "scheduler");
+  grow_decodes();
+  admit();
+  if (running_.empty()) return std::nullopt;
+  StepPlan plan;
+  plan.sequence = ++sequence_;
+  plan_decodes(plan);
+  plan_prefills(plan);
+  outstanding_ = plan.sequence;
+  return plan;
+}
+
+// Best rank first, and victims are taken from the other end: what has its block keeps it.
+void Scheduler::grow_decodes() {
+  const std::vector<State*> ranked(running_.begin(), running_.end());
+  for (State* state : ranked)
+    if (state->running && state->decoding()) ensure_block(*state);
+}
+
+void Scheduler::ensure_block(State& state) {
+  while (state.blocks.size() * kKvBlock <= state.computed) {
+    if (const auto block = kv_.allocate()) {
+      state.blocks.push_back(*block);
+      continue;
+    }
+    State& victim = **running_.rbegin();
+    preempt(victim);
+    if (&victim == &state) return;
+  }
+}
+
+void Scheduler::preempt(State& victim) {
+  running_.erase(&victim);
+  kv_.release(victim.blocks);
+  victim.blocks.clear();
+  victim.computed = victim.published = 0;
+  victim.chain = kChainStart;
+  victim.running = false;
+  waiting_.insert(&victim);
+  ++victim.usage.preemptions;
+  ++preemptions_;
+}
+
+// Strictly in order: a large request at the front is not overtaken for ever by small ones.
+void Scheduler::admit() {
+  while (!waiting_.empty() && running_.size() < config_.max_running)
+    if (!try_admit(**waiting_.begin())) return;
+}
+
+bool Scheduler::try_admit(State& state) {
+  const std::span<const int32_t> tokens = state.sequence.tokens;
+  const BlockManager::Prefix prefix = kv_.find_prefix(tokens, (tokens.size() - 1) / kKvBlock);   // one token is always computed
+  const size_t need = ceil_div(tokens.size(), kKvBlock) - prefix.blocks.size();
+  // One block of reserve for each running sequence: it lasts kKvBlock steps, so that what is admitted is not preempted at once.
+  const size_t reserve = running_.size();
+  if (kv_.available() - prefix.unreferenced < need + reserve) return false;
+
+  kv_.share(prefix);
+  state.blocks = prefix.blocks;
+  for (size_t i = 0; i < need; ++i) state.blocks.push_back(kv_.allocate().value());
+  state.published = prefix.blocks.size();
+  state.computed = state.published * kKvBlock;
+  state.chain = prefix.chain;
+  if (!std::exchange(state.was_admitted, true))
+    state.usage.cached_tokens = static_cast<uint32_t>(std::min(state.computed, state.sequence.request.prompt.size()));
+  state.turn = ++turns_;
+  state.quantum = config_.prefill_chunk;
+  waiting_.erase(&state);
+  state.running = true;
+  running_.insert(&state);
+  return true;
+}
+
+void Scheduler::plan_decodes(StepPlan& plan) {
+  for (State* state : running_)
+    if (state->decoding()) add_segment(plan, *state, 1);
+}
+
+void Scheduler::plan_prefills(StepPlan& plan) {
+  std::vector<State*> prefilling;
+  for (State* state : running_)
+    if (!state->decoding()) prefilling.push_back(state);
+  std::ranges::sort(prefilling, [](const State* a, const State* b) {
+    const int32_t pa = a->sequence.request.priority, pb = b->sequence.request.priority;
+    return pa != pb ? pa > pb : a->turn < b->turn;
+  });
+  size_t room = config_.token_budget - plan.rows();
+  if (!plan.segments.empty()) room = std::min<size_t>(room, config_.prefill_chunk);   // bounds the gap between a stream's tokens
+  for (State* state : prefilling) {
+    const size_t rows = std::min({room, size_t{state->quantum}, state->rows_left()});
+    if (rows == 0) break;
+    add_segment(plan, *state, rows);
+    room -= rows;
+    state->quantum -= static_cast<uint32_t>(rows);
+    if (state->quantum == 0) {
+      state->quantum = config_.prefill_chunk;
+      state->turn = ++turns_;
+    }
+  }
+}
+
+void Scheduler::add_segment(StepPlan& plan, State& state, size_t rows) {
+  const size_t end = state.computed + rows;
+  const auto& tokens = state.sequence.tokens;
+  PlanSegment& segment = plan.segments.emplace_back();
+  segment.request = state.sequence.request.id;
+  segment.first_position = static_cast<uint32_t>(state.computed);
+  segment.sample_rows = end == tokens.size() ? 1 : 0;
+  segment.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(state.computed), tokens.begin() + static_cast<ptrdiff_t>(end));
+  segment.blocks.assign(state.blocks.begin(), state.blocks.begin() + static_cast<ptrdiff_t>(ceil_div(end, kKvBlock)));
+  state.planned = rows;
+}
+
+// ---- results
+
+std::vector<Event> Scheduler::commit(const StepPlan& plan, std::span<const int32_t> sampled) {
+  if (sampled.size() != plan.sampled_rows())
+    throw Error(Code::internal, std::to_string(sampled.size()) + " sampled tokens for " + std::to_string(plan.sampled_rows()) + " rows of logits", "scheduler");
+  close(plan);
+  rows_ += plan.rows();
+  size_t taken = 0;
+  for (const PlanSegment& segment : plan.segments) {
+    const auto token = segment.sample_rows > 0 ? std::optional(sampled[taken]) : std::nullopt;
+    taken += segment.sample_rows;
+    State& state = *states_.at(segment.request);
+    const size_t rows = std::exchange(state.planned, 0);
+    advance(state, rows);
+    if (state.ending) retire(state, *state.ending);
+    else if (token) append_token(state, *token);
+  }
+  return take_events();
+}
+
+void Scheduler::abandon(const StepPlan& plan) {
+  close(plan);
+  for (const PlanSegment& segment : plan.segments) {
+    State& state = *states_.at(segment.request);
+    state.planned = 0;
+    if (state.ending) retire(state, *state.ending);
+  }
+}
+
+void Scheduler::close(const StepPlan& plan) {
+  if (outstanding_ != plan.sequence) throw Error(Code::internal, "step " + std::to_string(plan.sequence) + " is not the one in progress", "scheduler");
+  outstanding_.reset();
+}
+
+void Scheduler::advance(State& state, size_t rows) {
+  state.computed += rows;
+  const std::span<const int32_t> tokens = state.sequence.tokens;
+  for (; (state.published + 1) * kKvBlock <= state.computed; ++state.published) {
+    uint32_t& block = state.blocks[state.published];
+    const auto known = kv_.publish(block, state.chain, tokens.subspan(state.published * kKvBlock, kKvBlock));
+    block = known.block;
+    state.chain = known.chain;
+  }
+}
+
+void Scheduler::append_token(State& state, int32_t token) {
+  Sequence& sequence = state.sequence;
+  sequence.tokens.push_back(token);
+  if (sequence.request.params.needs_history()) sequence.history.add_output(token);
+  if (const auto reason = ending_of(sequence)) retire(state, *reason, token);
+  else events_.push_back({.request = sequence.request.id, .token = token, .finish = {}, .usage = {}});
+}
+
+std::vector<Event> Scheduler::take_events() { return std::exchange(events_, {}); }
+
+// ---- what is seen from outside
+
+const Sequence* Scheduler::find(uint64_t id) const {
+  const auto it = states_.find(id);
+  return it == states_.end() ? nullptr : &it->second->sequence;
+}
+
+bool Scheduler::idle() const { return states_.empty(); }
+
+SchedulerStats Scheduler::stats() const {
+  return {.waiting = waiting_.size(), .running = running_.size(), .steps = sequence_, .rows = rows_, .preemptions = preemptions_,
+          .finished = finished_, .blocks = kv_.stats()};
+}
+
+}  // namespace verbund::engine
