@@ -1,0 +1,96 @@
+// One running copy of a model on this machine's processes, seen from its owner: starts the runners, checks their memory
+// plans against the budgets before anything is allocated, watches them by heartbeat, passes requests in and events out,
+// and ends all of them when one is lost. The command line owns one; a node daemon will own several.
+//
+// Used by one thread; poll() does all the work (heartbeats included) and must be called at least every 250 ms while the
+// instance lives. The destructor ends every runner.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/frames.h"
+#include "engine/request.h"
+#include "engine/runner_config.h"
+
+namespace verbund::engine {
+
+// DESIGN 4.2: a rank is asked for a sign of life every kHeartbeat, is suspect after kSuspect and dead after kDead.
+constexpr std::chrono::milliseconds kHeartbeat{250};
+constexpr std::chrono::milliseconds kDead{2000};
+
+struct InstanceConfig {
+  std::string program;                             // path of this executable
+  RunnerConfig runner;                             // rank and secret are filled in per runner
+  std::optional<uint64_t> memory_budget;           // bytes of each node; none: not checked
+};
+
+struct InstanceEvent {
+  uint64_t request = 0;
+  std::optional<int32_t> token;
+  std::string text;                                // valid UTF-8, may be empty
+  std::optional<std::string> finish;               // "stop", "length", "cancelled", "error"
+  std::optional<Error> error;                      // this request's
+  nlohmann::json figures;                          // with finish: tokens, prefill_s, decode_s, logits_sha256
+};
+
+struct RankReport {
+  size_t rank = 0;
+  pid_t pid = 0;
+  std::string backend;
+  MemoryPlan planned;
+  uint64_t weight_bytes = 0, kv_bytes = 0, peak_rss_bytes = 0;
+  nlohmann::json links, trace;
+};
+
+class Instance {
+ public:
+  using Progress = std::function<void(uint64_t bytes, uint64_t total)>;      // over all ranks
+
+  explicit Instance(InstanceConfig config);
+  ~Instance();
+  Instance(const Instance&) = delete;
+
+  // Starts the runners and has them plan. Throws what a runner reports. After it, plans() is known and nothing is loaded.
+  void plan();
+  // Loads; returns when every rank is ready. Throws resource_exhausted if a plan exceeds the budget.
+  void load(const Progress& progress, const std::function<bool()>& interrupted);
+
+  void submit(const Request& request, bool hash_logits);
+  void cancel(uint64_t request);
+  // Events since the last call; waits up to `wait` for the first. Throws Lost::instance when a rank is lost: the error
+  // names it, and every runner has been ended.
+  std::vector<InstanceEvent> poll(std::chrono::milliseconds wait);
+  // Ends the runners in good order and collects their reports (bounded; what is missing stays zero).
+  void stop();
+
+  std::vector<RankReport> reports() const;
+
+ private:
+  struct Runner;
+  void spawn(size_t rank);
+  void turn(std::chrono::milliseconds wait);                  // one round of the event loop
+  void heartbeat();
+  void read_from(Runner& runner);
+  void handle(Runner& runner, const nlohmann::json& message);
+  void reap();
+  [[noreturn]] void fail();                                    // ends everything and throws the best known cause
+  void end_all(std::chrono::milliseconds grace, const char* op);
+  void send_all(const nlohmann::json& message);
+  std::string name(const Runner& runner) const;
+
+  InstanceConfig config_;
+  std::vector<std::unique_ptr<Runner>> runners_;
+  std::vector<InstanceEvent> events_;
+  std::chrono::steady_clock::time_point last_ping_{}, last_turn_{};
+  uint64_t pings_ = 0;
+  bool failed_ = false, stopping_ = false;
+};
+
+}  // namespace verbund::engine

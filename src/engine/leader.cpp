@@ -1,0 +1,132 @@
+#include "engine/leader.h"
+
+#include "engine/frames.h"
+#include "engine/request_json.h"
+
+namespace verbund::engine {
+namespace {
+
+// While idle, the others hear from rank 0 this often; far below any data wait.
+constexpr std::chrono::milliseconds kIdleEvery{500};
+
+}  // namespace
+
+void follow(PlanChannel& channel, StepExecutor& executor) {
+  for (;;) {
+    const PlanChannel::Message message = channel.receive();
+    if (message.turn == Turn::stop) return;
+    if (message.turn != Turn::step) continue;
+    try {
+      executor.run(message.plan);
+    } catch (const Error& e) {
+      if (e.lost() != Lost::request) throw;      // every rank meets a request's error at the same place; rank 0 ends that request
+    }
+  }
+}
+
+Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer,
+               PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send)
+    : vocabulary_(vocabulary), tokenizer_(std::move(tokenizer)), scheduler_(config), sampler_(vocabulary, config.vocabulary),
+      channel_(channel), executor_(executor), mailbox_(mailbox), send_(std::move(send)) {}
+
+void Leader::run() {
+  bool busy = false;
+  while (drain(busy ? std::chrono::milliseconds(0) : kIdleEvery)) {
+    const std::optional<StepPlan> plan = scheduler_.next();
+    publish(scheduler_.take_events());
+    busy = plan.has_value();
+    if (busy) step(*plan);
+    else channel_.announce(Turn::idle);
+  }
+  channel_.announce(Turn::stop);
+}
+
+bool Leader::drain(std::chrono::milliseconds wait) {
+  for (const nlohmann::json& message : mailbox_.take(wait)) {
+    const std::string op = message.value("op", std::string());
+    if (op == "stop") return false;
+    if (op == "submit") submit(message);
+    if (op == "cancel") scheduler_.cancel(message.value("id", uint64_t(0)));
+  }
+  return true;
+}
+
+void Leader::submit(const nlohmann::json& message) {
+  uint64_t id = 0;
+  try {
+    Request request = request_from_json(message.at("request"));
+    id = request.id;
+    ensure_seed(request.params);
+    Answer answer(request, message.value("hash_logits", false), tokenizer_);
+    scheduler_.add(std::move(request));
+    answers_.insert_or_assign(id, std::move(answer));
+  } catch (...) {
+    fail_request(id, current_error());
+  }
+}
+
+void Leader::step(const StepPlan& plan) {
+  channel_.announce(plan);
+  const std::vector<float>* logits = nullptr;
+  try {
+    logits = &executor_.run(plan);
+  } catch (const Error& e) {
+    if (e.lost() != Lost::request) throw;
+    // A value left the range of the fixed-point sums. The rows are named by the backend, not by request: with several
+    // requests in the step all of them end, because none of the step's results may be used.
+    scheduler_.abandon(plan);
+    for (const PlanSegment& s : plan.segments) {
+      scheduler_.finish(s.request, FinishReason::error);
+      fail_request(s.request, e);
+    }
+    return;
+  }
+  std::vector<int32_t> sampled;
+  for (const PlanSegment& s : plan.segments)
+    for (uint32_t i = 0; i < s.sample_rows; ++i) {
+      const Sequence* sequence = scheduler_.find(s.request);
+      const std::span<const float> row(logits->data() + sampled.size() * vocabulary_, vocabulary_);
+      answers_.at(s.request).hash(row);
+      sampled.push_back(sampler_.sample(row, sequence->request.params, sequence->history, sequence->tokens.size()));
+    }
+  publish(scheduler_.commit(plan, sampled));
+}
+
+void Leader::publish(const std::vector<Event>& events) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Event& e : events) {
+    const auto it = answers_.find(e.request);
+    if (it == answers_.end()) continue;              // ended before, by a stop string or an error
+    nlohmann::json j{{"id", e.request}};
+    std::string text;
+    std::optional<FinishReason> finish = e.finish;
+    Usage usage = e.usage;
+    if (e.token) {
+      j["token"] = *e.token;
+      text = it->second.push(*e.token);
+      if (it->second.stopped() && !finish) {
+        const Sequence* sequence = scheduler_.find(e.request);
+        usage.prompt_tokens = static_cast<uint32_t>(sequence->request.prompt.size());
+        usage.output_tokens = static_cast<uint32_t>(sequence->output_size());
+        scheduler_.finish(e.request, FinishReason::stop);
+      }
+      if (it->second.stopped()) finish = FinishReason::stop;
+    }
+    if (finish) {
+      text += it->second.finish();
+      j["finish"] = to_string(*finish);
+      j["figures"] = it->second.figures(usage);
+      answers_.erase(it);
+    }
+    j["text"] = std::move(text);
+    list.push_back(std::move(j));
+  }
+  if (!list.empty()) send_({{"op", "events"}, {"events", std::move(list)}});
+}
+
+void Leader::fail_request(uint64_t id, const Error& error) {
+  answers_.erase(id);
+  send_({{"op", "events"}, {"events", nlohmann::json::array({{{"id", id}, {"error", to_json(error)}}})}});
+}
+
+}  // namespace verbund::engine

@@ -1,0 +1,45 @@
+// Rank 0's loop: takes requests from the mailbox, schedules, announces each step, samples and sends events.
+// Other ranks run follow(). Both return when the instance is told to stop and throw what ended them otherwise.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <unordered_map>
+
+#include "engine/answer.h"
+#include "engine/mailbox.h"
+#include "engine/plan_channel.h"
+#include "engine/scheduler.h"
+#include "engine/step_executor.h"
+
+namespace verbund::engine {
+
+void follow(PlanChannel& channel, StepExecutor& executor);
+
+class Leader {
+ public:
+  using Send = std::function<void(nlohmann::json)>;      // events to the owner; from this thread
+
+  Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer,
+         PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send);
+  void run();
+
+ private:
+  bool drain(std::chrono::milliseconds wait);            // false: told to stop
+  void submit(const nlohmann::json& message);
+  void step(const StepPlan& plan);
+  void publish(const std::vector<Event>& events);
+  void fail_request(uint64_t id, const Error& error);
+
+  size_t vocabulary_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+  PlanChannel& channel_;
+  StepExecutor& executor_;
+  Mailbox& mailbox_;
+  Send send_;
+  std::unordered_map<uint64_t, Answer> answers_;
+};
+
+}  // namespace verbund::engine

@@ -1,0 +1,127 @@
+#include "engine/runner_parts.h"
+
+#include <future>
+#include <thread>
+
+#include "engine/frames.h"
+#include "model/family.h"
+#include "model/shard_weights.h"
+
+namespace verbund::engine {
+namespace {
+
+std::unique_ptr<compute::Backend> make_backend(const RunnerConfig& c) {
+  if (c.backend == "native") return compute::make_native_backend(c.isa, c.threads);
+  if (c.backend == "mlx") return compute::make_mlx_backend();
+  throw Error(Code::invalid_argument, "there is no backend '" + c.backend + "'", {}, "native or mlx");
+}
+
+compute::KvType kv_type_of(const std::string& name) {
+  if (name == "f16") return compute::KvType::f16;
+  if (name == "f32") return compute::KvType::f32;
+  throw Error(Code::invalid_argument, "there is no KV format '" + name + "'", {}, "f16 or f32");
+}
+
+nlohmann::json links_json(const mesh::Mesh& mesh) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& l : mesh.links())
+    list.push_back({{"peer", l.peer}, {"transport", l.transport}, {"bytes_sent", l.bytes_sent}, {"bytes_received", l.bytes_received}});
+  return list;
+}
+
+mesh::MeshConfig mesh_config(const RunnerConfig& c) {
+  mesh::MeshConfig m;
+  m.rank = static_cast<int>(c.rank);
+  m.size = static_cast<int>(c.parallel.ranks);
+  m.epoch = c.epoch;
+  m.secret = c.secret;
+  m.transport = mesh::transport_from_string(c.transport);
+  m.jitter_seed = c.faults.jitter_seed;
+  return m;
+}
+
+}  // namespace
+
+RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), files_(formats::open_model(config_.model)) {
+  spec_ = model::read_spec(files_);
+  shards_ = model::make_shard_plan(spec_, model::units_of(files_, spec_), config_.parallel);
+  options_ = {config_.context, config_.kv_blocks, kv_type_of(config_.kv_type), config_.token_budget};
+  backend_ = make_backend(config_);
+  if (config_.trace) trace_ = std::make_unique<Trace>();
+  if (leads()) text_ = model::load_text(files_, spec_);
+  files_.metadata.clear();      // token lists of a GGUF file are large and have served their purpose
+
+  const model::DecoderBytes bytes = model::decoder_bytes(files_, spec_, shards_.units, shard(), *backend_, options_);
+  memory_.weights = bytes.weights;
+  memory_.kv = bytes.kv;
+  memory_.activations = std::max(bytes.activations, bytes.load_scratch);
+  memory_.tables = bytes.tables;
+  memory_.transport = mesh::buffer_bytes_estimate(mesh_config(config_));
+  memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
+  const uint64_t held = peak_rss_bytes();
+  memory_.process = held - std::min(held, memory_.tokenizer);
+  if (config_.parallel.ranks > 1) listener_ = mesh::listen(mesh_config(config_));
+}
+
+RunnerParts::~RunnerParts() = default;
+
+nlohmann::json RunnerParts::planned() const {
+  return {{"op", "planned"}, {"memory", to_json(memory_)}, {"endpoint", listener_ ? listener_->endpoint() : ""}, {"backend", backend_->description()}};
+}
+
+void RunnerParts::connect(const std::vector<std::string>& endpoints, const std::function<void(mesh::Mesh&)>& made) {
+  world_ = config_.parallel.ranks == 1 ? mesh::make_solo_mesh()
+                                       : mesh::connect_mesh(mesh_config(config_), *listener_, endpoints, Deadline::after(std::chrono::seconds(10)));
+  listener_.reset();
+  made(*world_);
+  std::vector<int> stage;
+  for (size_t r = 0; r < shard().tp_size; ++r) stage.push_back(static_cast<int>(shard().stage * shard().tp_size + r));
+  tp_ = world_->subgroup(stage);
+}
+
+void RunnerParts::load(const std::function<void(uint64_t, uint64_t)>& progress) {
+  // Test hook: gives a test the time to hit a rank while it loads.
+  if (config_.faults.slow_load_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(config_.faults.slow_load_ms));
+  const uint64_t total = memory_.weights;
+  const uint64_t step = std::max<uint64_t>(total / 50, 1);
+  uint64_t told = 0;
+  decoder_ = std::make_unique<model::Decoder>(files_, spec_, shards_.units, shard(), *backend_, options_, [&](uint64_t bytes) {
+    if (bytes < told + step && bytes != total) return;
+    told = bytes;
+    progress(bytes, total);
+  });
+  world_->barrier(Deadline::after(config_.load_wait));
+}
+
+nlohmann::json RunnerParts::ready() const {
+  return {{"op", "ready"}, {"weight_bytes", decoder_->weight_bytes()}, {"kv_bytes", decoder_->kv_bytes()}, {"links", links_json(*world_)}};
+}
+
+void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
+  const size_t tokens = text_.tokenizer ? std::min(text_.tokenizer->size(), spec_.vocabulary) : spec_.vocabulary;
+  const PlanLimits limits{config_.token_budget, config_.context, config_.kv_blocks, static_cast<uint32_t>(spec_.vocabulary)};
+  PlanChannel channel(*world_, wait(), limits);
+  StepExecutor executor({*decoder_, *world_, *tp_, shards_, spec_, wait(), config_.faults, trace_.get()});
+  if (!leads()) return follow(channel, executor);
+  SchedulerConfig c;
+  c.token_budget = config_.token_budget;
+  c.prefill_chunk = config_.prefill_chunk;
+  c.max_running = config_.max_running;
+  c.context_max = config_.context;
+  c.blocks = config_.kv_blocks;
+  c.vocabulary = static_cast<uint32_t>(tokens);
+  Leader leader(c, spec_.vocabulary, text_.tokenizer, channel, executor, mailbox, std::move(send));
+  leader.run();
+}
+
+nlohmann::json RunnerParts::report() const {
+  nlohmann::json j{{"op", "report"}, {"peak_rss_bytes", peak_rss_bytes()}, {"links", links_json(*world_)}};
+  if (trace_) {
+    nlohmann::json events = nlohmann::json::array();
+    for (const Trace::Event& e : trace_->events()) events.push_back({e.name, e.layer, e.step, e.begin_us, e.duration_us});
+    j["trace"] = std::move(events);
+  }
+  return j;
+}
+
+}  // namespace verbund::engine

@@ -1,0 +1,54 @@
+// What a runner is made of, in the order in which it comes up: model headers and plan, links, weights, loop.
+// Used by the runner's main thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/trace.h"
+#include "engine/leader.h"
+#include "engine/runner_config.h"
+#include "formats/model_files.h"
+#include "mesh/connect.h"
+#include "model/decoder.h"
+#include "model/model_text.h"
+
+namespace verbund::engine {
+
+class RunnerParts {
+ public:
+  // Opens the model's headers, makes the backend and counts every byte; loads nothing.
+  explicit RunnerParts(RunnerConfig config);
+  ~RunnerParts();
+
+  const RunnerConfig& config() const { return config_; }
+  nlohmann::json planned() const;
+
+  void connect(const std::vector<std::string>& endpoints, const std::function<void(mesh::Mesh&)>& made);
+  void load(const std::function<void(uint64_t bytes, uint64_t total)>& progress);
+  nlohmann::json ready() const;
+  void serve(Mailbox& mailbox, Leader::Send send);      // until told to stop
+  nlohmann::json report() const;
+
+ private:
+  bool leads() const { return config_.rank == 0; }
+  std::chrono::nanoseconds wait() const { return config_.wait; }
+  const model::RankShard& shard() const { return shards_.ranks[config_.rank]; }
+
+  RunnerConfig config_;
+  formats::ModelFiles files_;
+  model::DecoderSpec spec_;
+  model::ShardPlan shards_;
+  model::DecoderOptions options_;
+  std::unique_ptr<compute::Backend> backend_;
+  MemoryPlan memory_;
+  std::unique_ptr<mesh::Listener> listener_;
+  std::unique_ptr<mesh::Mesh> world_, tp_;
+  std::unique_ptr<model::Decoder> decoder_;
+  model::ModelText text_;
+  std::unique_ptr<Trace> trace_;
+};
+
+}  // namespace verbund::engine
