@@ -22,8 +22,8 @@ struct SamplingParams {
   float repetition_penalty = 1;     // 1: off; each distinct token of prompt and output
   float frequency_penalty = 0;      // times the token's count in the output
   float presence_penalty = 0;       // once if the token is in the output
-  std::map<int32_t, float> logit_bias;
-  std::optional<uint64_t> seed;     // must be set before sampling (ensure_seed); reported to the user
+  std::map<int32_t, float> logit_bias{};
+  std::optional<uint64_t> seed{};   // must be set before sampling (ensure_seed); reported to the user
   uint32_t choice = 0;              // index among the n choices of one API request: they share a seed, not the draws
 
   bool greedy() const { return temperature == 0; }
