@@ -57,9 +57,9 @@ void Leader::submit(const nlohmann::json& message) {
     Request request = request_from_json(message.at("request"));
     id = request.id;
     ensure_seed(request.params);
-    Answer answer(request, message.value("hash_logits", false), tokenizer_);
+    auto answer = std::make_unique<Answer>(request, message.value("hash_logits", false), tokenizer_);
     scheduler_.add(std::move(request));
-    answers_.insert_or_assign(id, std::move(answer));
+    answers_[id] = std::move(answer);
   } catch (...) {
     fail_request(id, current_error());
   }
@@ -86,7 +86,7 @@ void Leader::step(const StepPlan& plan) {
     for (uint32_t i = 0; i < s.sample_rows; ++i) {
       const Sequence* sequence = scheduler_.find(s.request);
       const std::span<const float> row(logits->data() + sampled.size() * vocabulary_, vocabulary_);
-      answers_.at(s.request).hash(row);
+      answers_.at(s.request)->hash(row);
       sampled.push_back(sampler_.sample(row, sequence->request.params, sequence->history, sequence->tokens.size()));
     }
   publish(scheduler_.commit(plan, sampled));
@@ -97,25 +97,26 @@ void Leader::publish(const std::vector<Event>& events) {
   for (const Event& e : events) {
     const auto it = answers_.find(e.request);
     if (it == answers_.end()) continue;              // ended before, by a stop string or an error
+    Answer& answer = *it->second;
     nlohmann::json j{{"id", e.request}};
     std::string text;
     std::optional<FinishReason> finish = e.finish;
     Usage usage = e.usage;
     if (e.token) {
       j["token"] = *e.token;
-      text = it->second.push(*e.token);
-      if (it->second.stopped() && !finish) {
+      text = answer.push(*e.token);
+      if (answer.stopped() && !finish) {
         const Sequence* sequence = scheduler_.find(e.request);
         usage.prompt_tokens = static_cast<uint32_t>(sequence->request.prompt.size());
         usage.output_tokens = static_cast<uint32_t>(sequence->output_size());
         scheduler_.finish(e.request, FinishReason::stop);
       }
-      if (it->second.stopped()) finish = FinishReason::stop;
+      if (answer.stopped()) finish = FinishReason::stop;
     }
     if (finish) {
-      text += it->second.finish();
+      text += answer.finish();
       j["finish"] = to_string(*finish);
-      j["figures"] = it->second.figures(usage);
+      j["figures"] = answer.figures(usage);
       answers_.erase(it);
     }
     j["text"] = std::move(text);

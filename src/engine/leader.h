@@ -6,6 +6,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "engine/answer.h"
 #include "engine/mailbox.h"
 #include "engine/plan_channel.h"
@@ -39,7 +40,7 @@ class Leader {
   StepExecutor& executor_;
   Mailbox& mailbox_;
   Send send_;
-  std::unordered_map<uint64_t, Answer> answers_;
+  std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;      // unique_ptr: a stream of text does not move
 };
 
 }  // namespace verbund::engine
