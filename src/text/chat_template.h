@@ -15,6 +15,7 @@ class ChatTemplate {
   explicit ChatTemplate(std::string_view source);
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   struct Input {
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();   // [{"role", "content", ...}]

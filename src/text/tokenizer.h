@@ -29,14 +29,16 @@ struct GgufVocabulary {
 
 class Tokenizer {
  public:
-  // json: text of tokenizer.json. 
+  // json: text of tokenizer.json. Limits that it sets (truncation, padding) are ignored.
   static std::shared_ptr<const Tokenizer> from_json(std::string_view json);
   static std::shared_ptr<const Tokenizer> from_gguf(const GgufVocabulary& vocabulary);
   ~Tokenizer();
 
   struct EncodeOptions {
     bool add_special = true;       // what the post-processor adds (bos, ...)
-    bool parse_special = true;     // text of special tokens becomes their ids; false: it is ordinary text
+    // Text of special tokens becomes their ids. False is for text from outside: it is ordinary text, and so is the text of added
+    // tokens that steer a conversation without being flagged as special (<think>, <tool_call>, <|...|>).
+    bool parse_special = true;
   };
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -61,8 +63,10 @@ class Detokenizer {
  public:
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true);
   ~Detokenizer();
+  Detokenizer(Detokenizer&&) noexcept;
+  Detokenizer& operator=(Detokenizer&&) noexcept;
   std::string push(int32_t id);     // text that is certain now; may be empty
-  std::string finish();             // the rest (incomplete characters as U+FFFD)
+  std::string finish();             // the rest (incomplete characters as U+FFFD); the next push begins a new text
 
  private:
   struct State;
