@@ -1,0 +1,17 @@
+// The C functions of abi.h.
+#include "compute/mlx/abi.h"
+#include "compute/mlx/mlx_backend.h"
+#include "compute/mlx/mlx_mesh.h"
+
+#define VERBUND_EXPORT extern "C" __attribute__((visibility("default")))
+
+VERBUND_EXPORT const char* verbund_mlx_stamp() { return verbund::compute::kMlxStamp; }
+
+VERBUND_EXPORT verbund::compute::Backend* verbund_mlx_make_backend() {
+  return verbund::compute::mlx_impl::make_backend().release();
+}
+
+VERBUND_EXPORT verbund::mesh::Mesh* verbund_mlx_make_mesh(const verbund::compute::MlxMeshOptions& options,
+                                                          const verbund::Deadline& deadline) {
+  return verbund::compute::mlx_impl::make_mesh(options, deadline).release();
+}
