@@ -250,6 +250,8 @@ int32_t Sampler::draw(double u) {
 
 Logprobs Sampler::logprobs(std::span<const float> logits, int32_t chosen, size_t top_n) {
   load(logits, {});
+  if (chosen < 0 || static_cast<size_t>(chosen) >= tokenizer_size_)
+    throw Error(Code::internal, "log-probability of token id " + std::to_string(chosen) + " of " + std::to_string(tokenizer_size_), "sampler");
   const double best = logits_[argmax(logits_)];
   double sum = 0;
   for (float l : logits_) sum += exp_nonpositive(static_cast<double>(l) - best);

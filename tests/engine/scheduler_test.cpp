@@ -1,0 +1,659 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace verbund::engine {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kVocabulary = 1000;
+constexpr int32_t kEos = 0;
+
+// The fake model: the next token is a function of the whole sequence, as for a real exact one.
+int32_t next_token(std::span<const int32_t> sequence) {
+  return static_cast<int32_t>(checksum(std::as_bytes(sequence)) % kVocabulary);
+}
+
+Tokens solo(const Request& request, size_t context) {
+  Tokens tokens = request.prompt, output;
+  while (output.size() < request.max_tokens && tokens.size() < context) {
+    tokens.push_back(next_token(tokens));
+    output.push_back(tokens.back());
+    if (!request.ignore_eos && std::ranges::find(request.eos, tokens.back()) != request.eos.end()) break;
+  }
+  return output;
+}
+
+// Executes plans as the ranks would, with a real KV memory: a position is readable only if exactly its token was
+// written into exactly that block, so a wrong block, order or reuse shows at once.
+class FakeRank {
+ public:
+  explicit FakeRank(const SchedulerConfig& config) : config_(config), cells_(config.blocks * kKvBlock, -1) {}
+
+  Tokens run(const StepPlan& sent) {
+    const StepPlan plan = decode_plan(encode(sent), {config_.token_budget, config_.context_max, config_.blocks, config_.vocabulary});
+    EXPECT_EQ(plan, sent);
+    Tokens sampled;
+    for (const PlanSegment& s : plan.segments) {
+      for (size_t i = 0; i < s.tokens.size(); ++i) cell(s, s.first_position + i) = s.tokens[i];
+      ++writes_[s.request];
+    }
+    for (const PlanSegment& s : plan.segments) {
+      if (s.sample_rows == 0) continue;
+      Tokens sequence;
+      for (size_t p = 0; p < s.first_position + s.tokens.size(); ++p) sequence.push_back(cell(s, p));
+      sampled.push_back(next_token(sequence));
+    }
+    return sampled;
+  }
+  size_t steps_of(uint64_t request) const { return writes_.contains(request) ? writes_.at(request) : 0; }
+
+ private:
+  int32_t& cell(const PlanSegment& s, size_t position) { return cells_[s.blocks[position / kKvBlock] * kKvBlock + position % kKvBlock]; }
+  SchedulerConfig config_;
+  Tokens cells_;
+  std::map<uint64_t, size_t> writes_;
+};
+
+SchedulerConfig small() {
+  return {.token_budget = 64, .prefill_chunk = 16, .max_running = 8, .max_waiting = 100, .context_max = 512, .blocks = 64, .vocabulary = kVocabulary};
+}
+
+Request request(uint64_t id, size_t prompt, uint32_t max_tokens, int32_t first = 1) {
+  Request r;
+  r.id = id;
+  for (size_t i = 0; i < prompt; ++i) r.prompt.push_back(static_cast<int32_t>((first + i * 7) % kVocabulary));
+  r.max_tokens = max_tokens;
+  r.params.temperature = 0;
+  return r;
+}
+
+struct Answer {
+  Tokens tokens;
+  std::optional<FinishReason> finish;
+  Usage usage;
+};
+
+class Driver {
+ public:
+  explicit Driver(const SchedulerConfig& config) : scheduler(config), rank(config) {}
+
+  // One step; false if there was nothing to do.
+  bool step() {
+    const auto plan = scheduler.next();
+    if (plan) {
+      plans.push_back(*plan);
+      take(scheduler.commit(*plan, rank.run(*plan)));
+    } else {
+      take(scheduler.take_events());
+    }
+    return plan.has_value();
+  }
+  void run() {
+    while (step()) ASSERT_LT(plans.size(), 100'000u);
+  }
+  void take(const std::vector<Event>& events) {
+    for (const Event& e : events) {
+      Answer& a = answers[e.request];
+      EXPECT_FALSE(a.finish) << "an event after the end of " << e.request;
+      if (e.token) a.tokens.push_back(*e.token);
+      a.finish = e.finish;
+      a.usage = e.usage;
+    }
+  }
+
+  Scheduler scheduler;
+  FakeRank rank;
+  std::vector<StepPlan> plans;
+  std::map<uint64_t, Answer> answers;
+};
+
+void expect_all_blocks_back(const Scheduler& scheduler) {
+  const SchedulerStats s = scheduler.stats();
+  EXPECT_EQ(s.blocks.used, 0u);
+  EXPECT_EQ(s.blocks.free + s.blocks.cached, s.blocks.total);
+  EXPECT_EQ(s.waiting + s.running, 0u);
+}
+
+// ---- one request
+
+TEST(Scheduler, OneRequestInChunksThenTokenByToken) {
+  Driver d(small());
+  d.scheduler.add(request(1, 40, 3));
+  d.run();
+  ASSERT_EQ(d.plans.size(), 5u);
+  const size_t first[] = {0, 16, 32, 40, 41}, rows[] = {16, 16, 8, 1, 1};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(d.plans[i].sequence, i + 1);
+    ASSERT_EQ(d.plans[i].segments.size(), 1u);
+    EXPECT_EQ(d.plans[i].segments[0].first_position, first[i]);
+    EXPECT_EQ(d.plans[i].segments[0].tokens.size(), rows[i]);
+    EXPECT_EQ(d.plans[i].segments[0].sample_rows, i >= 2);
+  }
+  const Answer& a = d.answers[1];
+  EXPECT_EQ(a.tokens, solo(request(1, 40, 3), 512));
+  EXPECT_EQ(a.finish, FinishReason::length);
+  EXPECT_EQ(a.usage.prompt_tokens, 40u);
+  EXPECT_EQ(a.usage.output_tokens, 3u);
+  EXPECT_TRUE(d.scheduler.idle());
+  expect_all_blocks_back(d.scheduler);
+}
+
+TEST(Scheduler, EndsAtEndTokenMaxTokensAndContext) {
+  Driver d(small());
+  const Request plain = request(1, 5, 30);
+  const int32_t third = solo(plain, 512)[2];
+  Request eos = plain, ignoring = plain, full = request(4, 500, kNoTokenLimit);
+  eos.eos = {kVocabulary - 1, third};
+  ignoring.id = 2;
+  ignoring.eos = eos.eos;
+  ignoring.ignore_eos = true;
+  eos.id = 3;
+  for (const Request& r : {plain, ignoring, eos, full}) d.scheduler.add(r);
+  d.run();
+  EXPECT_EQ(d.answers[1].tokens.size(), 30u);
+  EXPECT_EQ(d.answers[2].tokens, d.answers[1].tokens);
+  EXPECT_EQ(d.answers[3].finish, FinishReason::stop);
+  EXPECT_EQ(d.answers[3].tokens.size(), 3u);
+  EXPECT_EQ(d.answers[3].tokens.back(), third);
+  EXPECT_EQ(d.answers[4].finish, FinishReason::length);
+  EXPECT_EQ(d.answers[4].tokens.size(), 12u);        // 512 in all
+}
+
+TEST(Scheduler, MaxTokensZeroEndsWithoutAStep) {
+  Driver d(small());
+  d.scheduler.add(request(1, 40, 0));
+  EXPECT_FALSE(d.step());
+  EXPECT_EQ(d.answers[1].finish, FinishReason::length);
+  EXPECT_TRUE(d.answers[1].tokens.empty());
+  EXPECT_EQ(d.answers[1].usage.prompt_tokens, 40u);
+  EXPECT_TRUE(d.scheduler.idle());
+}
+
+TEST(Scheduler, RefusesWhatCannotRun) {
+  Scheduler s(small());
+  const auto refusal = [&](Request r) {
+    try {
+      s.add(std::move(r));
+    } catch (const Error& e) {
+      return std::string(to_string(e.code())) + ": " + e.what();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refusal(request(1, 0, 5)), HasSubstr("invalid_argument: prompt is empty"));
+  EXPECT_THAT(refusal(request(1, 513, 5)), AllOf(HasSubstr("513"), HasSubstr("512")));
+  Request bad = request(1, 5, 5);
+  bad.params.top_p = 2;
+  EXPECT_THAT(refusal(bad), HasSubstr("top_p"));
+  EXPECT_TRUE(s.idle());
+  EXPECT_EQ(refusal(request(1, 5, 5)), "accepted");
+  EXPECT_THAT(refusal(request(1, 5, 5)), HasSubstr("id 1 is in use"));
+  for (uint64_t id = 2; id <= 100; ++id) s.add(request(id, 5, 5));
+  EXPECT_THAT(refusal(request(101, 5, 5)), HasSubstr("resource_exhausted: the queue is full: 100"));
+}
+
+TEST(Scheduler, RefusesAnImpossibleConfiguration) {
+  const auto refusal = [](auto change) {
+    SchedulerConfig config = small();
+    change(config);
+    try {
+      Scheduler s(config);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refusal([](SchedulerConfig& c) { c.blocks = 15; }), AllOf(HasSubstr("needs 16 KV blocks, there are 15"), HasSubstr("at most 480")));
+  EXPECT_EQ(refusal([](SchedulerConfig& c) { c.blocks = 16; }), "accepted");
+  EXPECT_THAT(refusal([](SchedulerConfig& c) { c.token_budget = 0; }), HasSubstr("token_budget"));
+  EXPECT_THAT(refusal([](SchedulerConfig& c) { c.prefill_chunk = 0; }), HasSubstr("prefill_chunk"));
+}
+
+TEST(Scheduler, PlansAreCommittedInTurn) {
+  Scheduler s(small());
+  s.add(request(1, 5, 5));
+  const StepPlan plan = s.next().value();
+  EXPECT_THROW(s.next(), Error);
+  EXPECT_THROW(s.commit(plan, {}), Error);                // one row of logits is wanted
+  StepPlan other = plan;
+  other.sequence = 9;
+  EXPECT_THROW(s.abandon(other), Error);
+  s.commit(plan, Tokens{3});
+  EXPECT_THROW(s.commit(plan, Tokens{3}), Error);
+}
+
+// ---- several requests
+
+TEST(Scheduler, ALongPromptDelaysStreamsByAtMostOneChunk) {
+  SchedulerConfig config = small();
+  config.context_max = 2048;
+  config.blocks = 200;
+  Driver d(config);
+  for (uint64_t id = 1; id <= 4; ++id) d.scheduler.add(request(id, 8, 200, static_cast<int32_t>(id)));
+  d.step();
+  d.step();
+  d.scheduler.add(request(5, 2000, 1));
+  while (!d.answers[5].finish) {
+    ASSERT_TRUE(d.step());
+    const StepPlan& plan = d.plans.back();
+    ASSERT_EQ(plan.segments.size(), 5u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(plan.segments[i].tokens.size(), 1u);   // every stream gets its token
+    EXPECT_LE(plan.segments[4].tokens.size(), 16u);
+  }
+  EXPECT_EQ(d.rank.steps_of(5), 125u);
+}
+
+TEST(Scheduler, LongPromptsDoNotStarveAShortOne) {
+  SchedulerConfig config = small();
+  config.token_budget = 16;
+  Driver d(config);
+  for (uint64_t id = 1; id <= 3; ++id) d.scheduler.add(request(id, 480, 1, static_cast<int32_t>(id)));
+  d.step();
+  d.scheduler.add(request(4, 10, 1));
+  size_t steps = 0;
+  for (; !d.answers[4].finish; ++steps) ASSERT_TRUE(d.step());
+  EXPECT_LE(steps, 4u);      // one chunk of each long one at most
+  d.run();
+  std::vector<size_t> order;
+  for (const StepPlan& plan : d.plans)
+    for (const PlanSegment& s : plan.segments)
+      if (s.sample_rows) order.push_back(s.request);
+  EXPECT_EQ(order, (std::vector<size_t>{4, 1, 2, 3}));
+}
+
+TEST(Scheduler, PriorityGoesFirstEqualsByArrival) {
+  SchedulerConfig config = small();
+  config.max_running = 1;
+  Driver d(config);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    Request r = request(id, 5, 2, static_cast<int32_t>(id));
+    r.priority = id == 3 ? 1 : 0;
+    d.scheduler.add(r);
+  }
+  d.run();
+  std::vector<uint64_t> order;
+  for (const StepPlan& plan : d.plans)
+    if (order.empty() || order.back() != plan.segments[0].request) order.push_back(plan.segments[0].request);
+  EXPECT_EQ(order, (std::vector<uint64_t>{3, 1, 2, 4}));
+}
+
+TEST(Scheduler, SameRequestAgainUsesTheCacheAndComputesAtLeastOneToken) {
+  Driver d(small());
+  d.scheduler.add(request(1, 96, 10));
+  d.run();
+  d.scheduler.add(request(2, 96, 10));
+  d.run();
+  EXPECT_EQ(d.answers[2].tokens, d.answers[1].tokens);
+  EXPECT_EQ(d.answers[1].usage.cached_tokens, 0u);
+  EXPECT_EQ(d.answers[2].usage.cached_tokens, 64u);      // 95 at most, in whole blocks
+  // Prompt = previous prompt + its output.
+  Request next = request(3, 96, 10);
+  next.prompt.insert(next.prompt.end(), d.answers[1].tokens.begin(), d.answers[1].tokens.end());
+  const Tokens expected = solo(next, 512);
+  d.scheduler.add(next);
+  d.run();
+  EXPECT_EQ(d.answers[3].usage.cached_tokens, 96u);
+  EXPECT_EQ(d.answers[3].tokens, expected);
+}
+
+TEST(Scheduler, InterleavedConversationsWithASmallCache) {
+  SchedulerConfig config = small();
+  config.context_max = 640;
+  config.blocks = 24;
+  Driver d(config);
+  Tokens history[2];
+  for (int c = 0; c < 2; ++c) history[c] = request(0, 70, 1).prompt;      // the shared system prompt
+  uint64_t id = 0, cached = 0;
+  for (int turn = 0; turn < 20; ++turn)
+    for (int c = 0; c < 2; ++c) {
+      Request r;
+      r.id = ++id;
+      for (int i = 0; i < 12; ++i) history[c].push_back(100 * (c + 1) + turn);
+      r.prompt = history[c];
+      r.max_tokens = 13;
+      d.scheduler.add(r);
+      d.run();
+      ASSERT_EQ(d.answers[id].tokens, solo(r, 640)) << "turn " << turn << " of conversation " << c;
+      history[c].insert(history[c].end(), d.answers[id].tokens.begin(), d.answers[id].tokens.end());
+      cached += d.answers[id].usage.cached_tokens;
+    }
+  EXPECT_GT(cached, 3000u);
+  EXPECT_GT(d.scheduler.stats().blocks.evictions, 0u);
+}
+
+TEST(Scheduler, StateIsFlatOverRepeats) {
+  SchedulerConfig config = small();
+  config.context_max = 12'032;
+  config.blocks = 400;
+  config.token_budget = config.prefill_chunk = 4096;
+  Driver d(config);
+  std::optional<BlockStats> third;
+  for (uint64_t i = 1; i <= 80; ++i) {
+    d.scheduler.add(request(i, 12'000, 2));
+    d.run();
+    const BlockStats s = d.scheduler.stats().blocks;
+    EXPECT_EQ(s.used, 0u);
+    if (i == 3) third = s;
+    if (third) {
+      EXPECT_EQ(s.cached, third->cached);
+    }
+    EXPECT_EQ(d.answers[i].tokens, d.answers[1].tokens);
+  }
+}
+
+// ---- ends from outside
+
+TEST(Scheduler, CancelWhileQueuedInPrefillAndInDecode) {
+  SchedulerConfig config = small();
+  config.max_running = 2;
+  Driver d(config);
+  d.scheduler.add(request(1, 5, 100));
+  d.scheduler.add(request(2, 400, 100));
+  d.scheduler.add(request(3, 5, 100));
+  for (int i = 0; i < 4; ++i) d.step();
+  EXPECT_TRUE(d.scheduler.cancel(3));
+  EXPECT_TRUE(d.scheduler.cancel(2));
+  d.step();
+  EXPECT_EQ(d.plans.back().segments.size(), 1u);
+  EXPECT_EQ(d.answers[2].finish, FinishReason::cancelled);
+  EXPECT_EQ(d.answers[3].finish, FinishReason::cancelled);
+  EXPECT_EQ(d.rank.steps_of(3), 0u);                      // never started
+  EXPECT_TRUE(d.scheduler.cancel(1));
+  EXPECT_FALSE(d.scheduler.cancel(1));
+  EXPECT_FALSE(d.scheduler.cancel(99));
+  EXPECT_FALSE(d.step());
+  EXPECT_EQ(d.answers[1].finish, FinishReason::cancelled);
+  EXPECT_EQ(d.answers[1].usage.output_tokens, d.answers[1].tokens.size());
+  expect_all_blocks_back(d.scheduler);
+}
+
+TEST(Scheduler, CancelDuringAStepDropsItsTokenAndKeepsItsBlocksUntilThen) {
+  Driver d(small());
+  d.scheduler.add(request(1, 5, 100));
+  d.scheduler.add(request(2, 5, 100, 2));
+  d.step();
+  const StepPlan plan = d.scheduler.next().value();
+  EXPECT_TRUE(d.scheduler.cancel(1));
+  EXPECT_FALSE(d.scheduler.cancel(1));
+  EXPECT_NE(d.scheduler.find(1), nullptr);                // the sampler may still ask
+  EXPECT_EQ(d.scheduler.stats().blocks.used, 2u);
+  d.take(d.scheduler.commit(plan, d.rank.run(plan)));
+  EXPECT_EQ(d.scheduler.find(1), nullptr);
+  EXPECT_EQ(d.answers[1].tokens.size(), 1u);
+  EXPECT_EQ(d.answers[1].finish, FinishReason::cancelled);
+  EXPECT_EQ(d.answers[2].tokens.size(), 2u);
+  EXPECT_EQ(d.scheduler.stats().blocks.used, 1u);
+}
+
+TEST(Scheduler, AFailedStepIsRepeatedWithoutTheRequestAtFault) {
+  Driver d(small());
+  d.scheduler.add(request(1, 50, 20));
+  d.scheduler.add(request(2, 50, 20, 2));
+  for (int i = 0; i < 6; ++i) d.step();
+  const StepPlan plan = d.scheduler.next().value();
+  d.rank.run(plan);                                       // some of it was written
+  EXPECT_TRUE(d.scheduler.finish(1, FinishReason::error));
+  d.scheduler.abandon(plan);
+  d.run();
+  EXPECT_EQ(d.answers[1].finish, FinishReason::error);
+  EXPECT_EQ(d.answers[2].tokens, solo(request(2, 50, 20, 2), 512));
+  expect_all_blocks_back(d.scheduler);
+}
+
+// ---- replay
+
+TEST(Scheduler, AnInterruptedAnswerGoesOnWhereItWas) {
+  const Request whole = request(1, 60, 40);
+  const Tokens expected = solo(whole, 512);
+  for (size_t done : {1u, 20u, 39u, 40u}) {
+    Driver d(small());
+    Request rest = whole;
+    rest.params.presence_penalty = 1;
+    rest.generated.assign(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(done));
+    d.scheduler.add(rest);
+    if (done < 40) {
+      size_t counted = 0;
+      for (const auto& entry : d.scheduler.find(1)->history.entries()) counted += entry.output_count;
+      EXPECT_EQ(counted, done);
+    }
+    d.run();
+    EXPECT_EQ(d.answers[1].tokens, Tokens(expected.begin() + static_cast<ptrdiff_t>(done), expected.end()));
+    EXPECT_EQ(d.answers[1].usage.output_tokens, 40u);
+    EXPECT_EQ(d.answers[1].usage.prompt_tokens, 60u);
+  }
+}
+
+TEST(Scheduler, HistoryFollowsTheTokens) {
+  Driver d(small());
+  Request r = request(1, 10, 5);
+  r.params.repetition_penalty = 1.1f;
+  d.scheduler.add(r);
+  d.scheduler.add(request(2, 10, 5));
+  d.step();
+  d.step();
+  std::map<int32_t, uint32_t> counts;
+  for (const auto& entry : d.scheduler.find(1)->history.entries()) counts[entry.id] = entry.output_count;
+  const Tokens output = d.answers[1].tokens;
+  ASSERT_EQ(output.size(), 2u);
+  for (int32_t id : r.prompt) EXPECT_TRUE(counts.contains(id));
+  for (int32_t id : output) EXPECT_EQ(counts[id], std::ranges::count(output, id));
+  EXPECT_TRUE(d.scheduler.find(2)->history.entries().empty());
+}
+
+TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriorityAndNobodyNotices) {
+  SchedulerConfig config = small();
+  config.context_max = 256;
+  config.blocks = 10;
+  Driver d(config);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Request r = request(id, 20, 200, static_cast<int32_t>(id));
+    r.priority = id == 2 ? 1 : 0;
+    d.scheduler.add(r);
+  }
+  d.run();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    EXPECT_EQ(d.answers[id].tokens, solo(request(id, 20, 200, static_cast<int32_t>(id)), 256));
+    EXPECT_EQ(d.answers[id].finish, FinishReason::length);
+  }
+  EXPECT_EQ(d.answers[2].usage.preemptions, 0u);
+  EXPECT_GT(d.answers[3].usage.preemptions, 0u);
+  EXPECT_LE(d.answers[1].usage.preemptions, d.answers[3].usage.preemptions);
+  EXPECT_LE(d.scheduler.stats().preemptions, 6u);         // the reserve keeps it from thrashing
+  expect_all_blocks_back(d.scheduler);
+}
+
+// ---- everything at once
+
+// Watches what the scheduler promises of each plan.
+class Watch {
+ public:
+  explicit Watch(const SchedulerConfig& config) : config_(config) {}
+
+  void before(const StepPlan& plan, const Scheduler& scheduler) {
+    ASSERT_GE(plan.rows(), 1u);
+    ASSERT_LE(plan.rows(), config_.token_budget);
+    size_t prefill = 0;
+    bool decodes = false;
+    std::map<uint32_t, uint64_t> written;
+    for (const PlanSegment& s : plan.segments) {
+      const Sequence& sequence = *scheduler.find(s.request);
+      const size_t end = s.first_position + s.tokens.size();
+      ASSERT_LE(end, sequence.tokens.size());
+      ASSERT_TRUE(std::ranges::equal(s.tokens, std::span(sequence.tokens).subspan(s.first_position, s.tokens.size())));
+      ASSERT_EQ(s.sample_rows, end == sequence.tokens.size());
+      ASSERT_LE(s.tokens.size(), config_.prefill_chunk);
+      // In order and once, unless it starts anew on a block border (admission with a prefix from the cache).
+      size_t& computed = computed_[s.request];
+      if (s.first_position != computed) {
+        ASSERT_EQ(s.first_position % kKvBlock, 0u);
+        ASSERT_TRUE(!started_.contains(s.request) || scheduler.stats().preemptions > preemptions_at_[s.request]);
+        preemptions_at_[s.request] = scheduler.stats().preemptions;
+      }
+      started_.insert(s.request);
+      computed = end;
+      if (s.first_position + 1 == sequence.tokens.size()) decodes = true;
+      else prefill += s.tokens.size();
+      for (size_t b = s.first_position / kKvBlock; b * kKvBlock < end; ++b) ASSERT_TRUE(written.emplace(s.blocks[b], s.request).second);
+    }
+    // A stream gets a token in every step until it ends or is preempted.
+    if (scheduler.stats().preemptions == preemptions_) {
+      for (uint64_t id : streams_)
+        ASSERT_TRUE(!scheduler.find(id) || std::ranges::count(plan.segments, id, &PlanSegment::request)) << "request " << id;
+    }
+    preemptions_ = scheduler.stats().preemptions;
+    streams_.clear();
+    for (const PlanSegment& s : plan.segments)
+      if (s.sample_rows) streams_.push_back(s.request);
+    // What is written now is in nobody else's table.
+    for (const PlanSegment& s : plan.segments)
+      for (uint32_t block : s.blocks) ASSERT_TRUE(!written.contains(block) || written[block] == s.request);
+    if (decodes) {
+      ASSERT_LE(prefill, config_.prefill_chunk);
+    }
+  }
+
+ private:
+  SchedulerConfig config_;
+  std::map<uint64_t, size_t> computed_;
+  std::map<uint64_t, uint64_t> preemptions_at_;
+  std::set<uint64_t> started_;
+  std::vector<uint64_t> streams_;
+  uint64_t preemptions_ = 0;
+};
+
+struct Totals {
+  uint64_t requests = 0, cancelled = 0, preemptions = 0, hits = 0, abandoned = 0;
+};
+
+Request random_request(uint64_t id, std::mt19937& random, const SchedulerConfig& config) {
+  Request r;
+  r.id = id;
+  // Beginnings come from a small tree, so that prefixes are shared; ends differ.
+  const size_t shared = random() % 4 * 24, own = 1 + random() % (random() % 8 == 0 ? 150 : 20);
+  for (size_t i = 0; i < shared; ++i) r.prompt.push_back(static_cast<int32_t>(i / 48 == 1 ? random() % 2 * 500 + i : i));
+  for (size_t i = 0; i < own; ++i) r.prompt.push_back(static_cast<int32_t>(random() % kVocabulary));
+  r.prompt.resize(std::min<size_t>(r.prompt.size(), config.context_max - 1));
+  r.max_tokens = random() % 10 == 0 ? kNoTokenLimit : static_cast<uint32_t>(random() % 200);
+  r.eos = {kEos, 5, 77};
+  r.priority = static_cast<int32_t>(random() % 3);
+  return r;
+}
+
+Totals run_random(uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto between = [&](uint32_t low, uint32_t high) { return static_cast<uint32_t>(low + random() % (high - low + 1)); };
+  SchedulerConfig config{.token_budget = between(1, 80), .prefill_chunk = between(1, 48), .max_running = between(1, 12), .max_waiting = 1000,
+                         .context_max = between(60, 300), .blocks = 0, .vocabulary = kVocabulary};
+  config.blocks = static_cast<uint32_t>(ceil_div(config.context_max, kKvBlock)) + between(0, 12);
+  Driver d(config);
+  Watch watch(config);
+  std::map<uint64_t, Request> requests;
+  std::set<uint64_t> cancelled;
+  Totals totals;
+  size_t work = 0;                   // upper bound of rows still to compute without preemption
+  constexpr size_t kArrivals = 30;
+  for (uint64_t steps = 0; requests.size() < kArrivals || !d.scheduler.idle(); ++steps) {
+    if (requests.size() < kArrivals && random() % 3 == 0)
+      for (uint32_t n = between(1, 4); n > 0 && requests.size() < kArrivals; --n) {
+        const Request r = random_request(requests.size() + 1, random, config);
+        requests[r.id] = r;
+        work += config.context_max;
+        d.scheduler.add(r);
+      }
+    const auto cancel_one = [&] {
+      const uint64_t id = 1 + random() % kArrivals;
+      if (d.scheduler.cancel(id)) cancelled.insert(id);
+    };
+    if (random() % 25 == 0) cancel_one();
+    const auto plan = d.scheduler.next();
+    if (!plan) {
+      EXPECT_TRUE(d.scheduler.idle());
+      d.take(d.scheduler.take_events());
+      continue;
+    }
+    const Watch before = watch;
+    watch.before(*plan, d.scheduler);
+    if (testing::Test::HasFatalFailure()) return totals;
+    const Tokens sampled = d.rank.run(*plan);
+    if (random() % 25 == 0) cancel_one();
+    if (random() % 50 == 0) {
+      d.scheduler.abandon(*plan);
+      d.take(d.scheduler.take_events());
+      ++totals.abandoned;
+      watch = before;               // none of its rows count
+    } else {
+      d.take(d.scheduler.commit(*plan, sampled));
+    }
+    EXPECT_LT(steps, 100 + 2 * work) << "starved";
+    if (testing::Test::HasFailure()) return totals;
+  }
+  for (const auto& [id, r] : requests) {
+    const Answer& a = d.answers[id];
+    const Tokens expected = solo(r, config.context_max);
+    EXPECT_TRUE(a.finish);
+    if (cancelled.contains(id)) {
+      EXPECT_EQ(a.finish, FinishReason::cancelled);
+      EXPECT_LE(a.tokens.size(), expected.size());
+      EXPECT_TRUE(std::equal(a.tokens.begin(), a.tokens.end(), expected.begin()));
+    } else {
+      EXPECT_EQ(a.tokens, expected) << "request " << id;
+      EXPECT_NE(a.finish, FinishReason::cancelled);
+    }
+    EXPECT_EQ(a.usage.output_tokens, a.tokens.size());
+    EXPECT_LT(a.usage.cached_tokens, r.prompt.size());
+    totals.hits += a.usage.cached_tokens;
+  }
+  expect_all_blocks_back(d.scheduler);
+  totals.requests = requests.size();
+  totals.cancelled = cancelled.size();
+  totals.preemptions = d.scheduler.stats().preemptions;
+  return totals;
+}
+
+TEST(Scheduler, RandomTrafficIsExactOrderedFairAndLeakFree) {
+  Totals sum;
+  for (uint32_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Totals t = run_random(seed);
+    sum.requests += t.requests;
+    sum.cancelled += t.cancelled;
+    sum.preemptions += t.preemptions;
+    sum.hits += t.hits;
+    sum.abandoned += t.abandoned;
+    if (HasFailure()) return;
+  }
+  // The traffic has really done what it is meant to try.
+  EXPECT_EQ(sum.requests, 12'000u);
+  EXPECT_GT(sum.cancelled, 500u);
+  EXPECT_GT(sum.preemptions, 500u);
+  EXPECT_GT(sum.hits, 10'000u);
+  EXPECT_GT(sum.abandoned, 500u);
+}
+
+TEST(Scheduler, TheSameCallsGiveTheSamePlans) {
+  const auto plans = [] {
+    Driver d(small());
+    std::mt19937 random(4);
+    for (uint64_t id = 1; id <= 40; ++id) {
+      d.scheduler.add(random_request(id, random, small()));
+      d.step();
+    }
+    d.run();
+    return d.plans;
+  };
+  EXPECT_EQ(plans(), plans());
+}
+
+}  // namespace
+}  // namespace verbund::engine
