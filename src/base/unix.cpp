@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <system_error>
@@ -17,6 +18,9 @@
 
 #ifdef __linux__
 #include <sched.h>
+#endif
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
 #endif
 
 #include "base/bytes.h"
@@ -117,6 +121,20 @@ void recv_exact(int fd, std::span<std::byte> data, const Deadline& deadline, con
 
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 void set_cloexec(int fd) { ::fcntl(fd, F_SETFD, ::fcntl(fd, F_GETFD) | FD_CLOEXEC); }
+
+std::string executable_path() {
+#ifdef __APPLE__
+  char path[4096];
+  uint32_t size = sizeof path;
+  if (::_NSGetExecutablePath(path, &size) == 0) return std::filesystem::canonical(path).string();
+  throw Error(Code::internal, "the path of this program is longer than 4096 bytes");
+#else
+  std::error_code problem;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", problem);
+  if (problem) throw Error(Code::internal, "cannot find the path of this program: " + problem.message(), "/proc/self/exe");
+  return path.string();
+#endif
+}
 
 uint64_t peak_rss_bytes() {
 #ifdef __linux__

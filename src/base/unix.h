@@ -42,6 +42,7 @@ void recv_exact(int fd, std::span<std::byte> data, const Deadline& deadline, con
 void set_nonblocking(int fd);
 void set_cloexec(int fd);
 
+std::string executable_path();    // of this program
 uint64_t peak_rss_bytes();        // of this process, since its start
 uint64_t random_u64();            // from the system
 unsigned available_cores();       // affinity and cgroup quota respected

@@ -99,11 +99,21 @@ void Instance::spawn(size_t rank) {
 
 void Instance::plan() {
   ::signal(SIGPIPE, SIG_IGN);
-  for (size_t rank = 0; rank < config_.runner.parallel.ranks; ++rank) {
-    spawn(rank);
+  for (size_t rank = 0; rank < config_.runner.parallel.ranks; ++rank) spawn(rank);
+  ask_for_plans();
+}
+
+void Instance::replan(const std::function<void(RunnerConfig&)>& change) {
+  change(config_.runner);
+  ask_for_plans();
+}
+
+void Instance::ask_for_plans() {
+  for (auto& r : runners_) {
     RunnerConfig c = config_.runner;
-    c.rank = rank;
-    runners_.back()->channel->send({{"op", "plan"}, {"config", to_json(c)}}, Deadline::after(kSendWait));
+    c.rank = r->report.rank;
+    r->planned = false;
+    r->channel->send({{"op", "plan"}, {"config", to_json(c)}}, Deadline::after(kSendWait));
   }
   const Deadline deadline = Deadline::after(kPlanWait);
   while (!std::all_of(runners_.begin(), runners_.end(), [](const auto& r) { return r->planned; })) {

@@ -59,6 +59,8 @@ class Instance {
 
   // Starts the runners and has them plan. Throws what a runner reports. After it, plans() is known and nothing is loaded.
   void plan();
+  // Has the runners plan again with another context or chunk (before load).
+  void replan(const std::function<void(RunnerConfig&)>& change);
   // Loads; returns when every rank is ready. Throws resource_exhausted if a plan exceeds the budget.
   void load(const Progress& progress, const std::function<bool()>& interrupted);
 
@@ -75,6 +77,7 @@ class Instance {
  private:
   struct Runner;
   void spawn(size_t rank);
+  void ask_for_plans();
   void turn(std::chrono::milliseconds wait);                  // one round of the event loop
   void heartbeat();
   void read_from(Runner& runner);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <future>
@@ -29,11 +30,14 @@ class Runner {
 
   int run() {
     try {
-      const nlohmann::json plan = receive("plan", kStartWait);
-      parts_ = std::make_unique<RunnerParts>(runner_config_from_json(plan.at("config")));
-      where_ = "rank " + std::to_string(parts_->config().rank);
-      send(parts_->planned());
-      const nlohmann::json commit = receive("commit", parts_->config().load_wait);
+      nlohmann::json commit = receive({"plan"}, kStartWait);
+      while (commit.at("op") == "plan") {
+        parts_.reset();
+        parts_ = std::make_unique<RunnerParts>(runner_config_from_json(commit.at("config")));
+        where_ = "rank " + std::to_string(parts_->config().rank);
+        send(parts_->planned());
+        commit = receive({"plan", "commit"}, parts_->config().load_wait);
+      }
       std::thread control([this] { control_loop(); });
       const int code = compute(commit);
       done_ = true;
@@ -100,16 +104,16 @@ class Runner {
 
   void send(const nlohmann::json& message) { channel_.send(message, Deadline::after(kSendWait)); }
 
-  nlohmann::json receive(const std::string& op, std::chrono::nanoseconds wait) {
+  nlohmann::json receive(std::initializer_list<std::string_view> ops, std::chrono::nanoseconds wait) {
     const Deadline deadline = Deadline::after(wait);
     for (;;) {
       while (auto message = channel_.poll()) {
         const std::string got = message->value("op", std::string());
-        if (got == op) return *message;
+        if (std::find(ops.begin(), ops.end(), got) != ops.end()) return *message;
         if (got == "ping") send({{"op", "pong"}, {"n", message->value("n", uint64_t(0))}});
         if (got == "stop" || got == "abort") throw Error({Code::cancelled, Lost::instance, "stopped before the start", {}, {}});
       }
-      if (deadline.expired()) throw Error({Code::deadline_exceeded, Lost::instance, "no '" + op + "' from the owner", {}, {}});
+      if (deadline.expired()) throw Error({Code::deadline_exceeded, Lost::instance, "no '" + std::string(*ops.begin()) + "' from the owner", {}, {}});
       pollfd p{channel_.fd(), POLLIN, 0};
       ::poll(&p, 1, std::min(deadline.left_ms(), 1000));
     }
