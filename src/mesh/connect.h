@@ -2,12 +2,17 @@
 //
 // Each rank first opens a Listener, reports its endpoint text to whoever starts the instance, gets the endpoints of all
 // ranks back, and calls connect_mesh(). The higher rank connects to the lower. Both ends prove that they know the
-// instance secret (HMAC-SHA256 over fresh nonces, epoch, ranks and protocol version) before a frame is accepted;
-// a stranger gets nothing and costs one bounded buffer.
+// instance secret (HMAC-SHA256 over fresh nonces, epoch, ranks and protocol version; mesh/handshake.h) before a frame is
+// accepted; a stranger gets nothing and costs one bounded buffer for a bounded time.
+// A peer that proves the secret but is of an earlier epoch is turned away and told so; one that speaks another protocol version or was
+// given another placement ends the set-up on both sides. When the deadline passes, the error names the ranks that are
+// missing and who was turned away meanwhile.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/deadline.h"
@@ -24,7 +29,11 @@ struct MeshConfig {
   int size = 1;
   uint64_t epoch = 1;
   std::string secret;                     // at least 16 bytes
+  std::string host = "127.0.0.1";         // tcp: the own address to listen on; the peers connect to it
   Transport transport = Transport::shm;
+  // How long a wait spins before it sleeps; negative: chosen from the ranks on this host and its cores. 0 suits ranks whose
+  // own threads need all cores.
+  int64_t spin_us = -1;
   // Test hook: delays and reorders frames and arrival by a seeded generator; results must not change. 0 = off.
   uint64_t jitter_seed = 0;
 };
@@ -36,8 +45,10 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual std::string endpoint() const = 0;     // "shm:<name>", "tcp:127.0.0.1:40123"
+  virtual int fd() const = 0;                   // for connect_mesh()
 };
 
+// Both throw invalid_argument for a config that cannot be. The listener may be closed once connect_mesh() has returned.
 std::unique_ptr<Listener> listen(const MeshConfig& config);
 std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints, const Deadline& deadline);
 

@@ -1,0 +1,104 @@
+// All links of a rank and the one place where a mesh waits: bounded spin, then one poll(2) over all of them.
+//
+// Shared by a mesh and its subgroups. Dies as a whole: the first error of any operation is kept, told to the peers, and thrown
+// again by every later call. cancel() may come from any thread, everything else from the thread that uses the mesh.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/unix.h"
+#include "mesh/peer.h"
+
+namespace verbund::mesh {
+
+// How a wait spends its time before it sleeps. A rank that spins while its peer lacks a core delays what it waits for, so
+// with more ranks than cores there is next to no spin.
+struct SpinPolicy {
+  std::chrono::nanoseconds pause{0};   // first: busy, fastest to notice
+  std::chrono::nanoseconds yield{0};   // then: giving the core to whoever is runnable
+  static SpinPolicy for_ranks(int ranks_on_host);
+};
+
+class Fabric {
+ public:
+  // links[r] leads to rank r; links[rank] is null.
+  Fabric(int rank, std::vector<std::unique_ptr<Link>> links, SpinPolicy spin);
+  ~Fabric();
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  Peer& peer(int rank) { return *peers_[static_cast<size_t>(rank)]; }
+
+  // Calls step() until it says that the operation is done and all of `peers` are flushed, waiting in between.
+  template <class Step>
+  void run(const FrameHeader& operation, std::span<Peer* const> peers, const Deadline& deadline, Step&& step);
+
+  void cancel(const std::string& reason);
+  uint64_t buffer_bytes() const;
+
+ private:
+  class Wait;
+
+  void check();                        // throws when dead or cancelled
+  void fail(Error error);              // keeps it, tells the peers, throws it
+  static bool flush_all(std::span<Peer* const> peers);
+
+  const int rank_;
+  const SpinPolicy spin_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<pollfd> polled_;         // one a peer, then the alarm; here so that a wait allocates nothing
+  std::optional<Error> dead_;
+
+  Fd alarm_read_, alarm_write_;        // a pipe that cancel() makes readable for good
+  std::atomic<bool> cancelled_{false};
+  std::mutex reason_mutex_;
+  std::string reason_;
+};
+
+// One operation's waiting: deadline, spin window, sleep.
+class Fabric::Wait {
+ public:
+  Wait(Fabric& fabric, const FrameHeader& operation, std::span<Peer* const> peers, const Deadline& deadline);
+  void once();                         // spins a little or sleeps; throws on cancel, deadline, a peer's end
+
+ private:
+  void sleep();
+  [[noreturn]] void throw_deadline() const;
+  uint64_t moved() const;
+
+  Fabric& fabric_;
+  const FrameHeader& operation_;
+  std::span<Peer* const> peers_;
+  const Deadline& deadline_;
+  Deadline::Clock::time_point pause_until_{}, yield_until_{};
+  uint64_t moved_ = 0;
+  unsigned turns_ = 0;
+};
+
+template <class Step>
+void Fabric::run(const FrameHeader& operation, std::span<Peer* const> peers, const Deadline& deadline, Step&& step) {
+  try {
+    check();
+    bool done = step();
+    if (flush_all(peers) && done) return;
+    for (Wait wait(*this, operation, peers, deadline);;) {
+      wait.once();
+      done = done || step();
+      if (flush_all(peers) && done) return;
+    }
+  } catch (...) {
+    fail(current_error());
+  }
+}
+
+}  // namespace verbund::mesh

@@ -1,0 +1,177 @@
+#include "mesh/peer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbund::mesh {
+namespace {
+
+size_t padding_at(uint64_t stream) { return static_cast<size_t>((kFrameAlign - stream % kFrameAlign) % kFrameAlign); }
+
+// Notice of a dying rank: one byte of code, then text.
+std::string encode_notice(const Error& error) {
+  const Code code = error.code() == Code::cancelled ? Code::unavailable : error.code();
+  std::string text(1, static_cast<char>(code));
+  return (text + error.parts().what).substr(0, kGiveUpBytesMax);
+}
+
+Error decode_notice(int peer, Code code, std::string_view text) {
+  std::string clean(text);
+  for (char& c : clean)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+  // Both ends of a divergence say the same; other causes are told as the peer's.
+  const std::string what = code == Code::data_loss ? fmt::format("{} (found by rank {})", clean, peer) : fmt::format("rank {} gave up: {}", peer, clean);
+  return Error({code, Lost::instance, what, {}, {}});
+}
+
+Code code_of(uint8_t raw) { return raw <= static_cast<uint8_t>(Code::internal) ? static_cast<Code>(raw) : Code::unavailable; }
+
+}  // namespace
+
+void Peer::begin_send(const FrameHeader& header) {
+  out_ = header;
+  out_header_gone_ = false;
+  out_pos_ = out_ready_ = 0;
+}
+
+size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
+  out_ready_ = ready;
+  while (!sent() && (!out_header_gone_ || out_pos_ < ready)) {
+    std::span<std::byte> room = link_->room();
+    size_t used = 0;
+    if (!out_header_gone_) {
+      const size_t padding = padding_at(out_stream_);
+      if (room.size() < padding + sizeof(FrameHeader)) {
+        if (link_->closed()) throw_gone();
+        break;
+      }
+      std::memset(room.data(), 0, padding);
+      std::memcpy(room.data() + padding, &*out_, sizeof(FrameHeader));
+      used = padding + sizeof(FrameHeader);
+      out_header_gone_ = true;
+    }
+    const size_t n = std::min(room.size() - used, ready - out_pos_);
+    if (n > 0) std::memcpy(room.data() + used, payload.data() + out_pos_, n);
+    if (used + n == 0) {
+      if (link_->closed()) throw_gone();
+      break;
+    }
+    out_pos_ += n;
+    bytes_sent_ += n;
+    out_stream_ += used + n;
+    link_->commit(used + n);
+    dirty_ = true;
+  }
+  return out_pos_;
+}
+
+void Peer::begin_recv(const FrameHeader& expected) {
+  in_ = expected;
+  in_header_seen_ = false;
+  in_pos_ = in_window_ = 0;
+}
+
+std::span<const std::byte> Peer::arrived() {
+  if (received() || (!in_header_seen_ && !take_header())) return {};
+  const size_t want = in_->payload_bytes - in_pos_;
+  if (want == 0) return {};
+  std::span<const std::byte> window = link_->arrived(want);
+  if (window.size() < want && link_->closed()) {
+    window = link_->arrived(want);  // what came between the look and the hang-up
+    if (window.size() < want) throw_gone();
+  }
+  window = window.first(std::min(window.size(), want));
+  in_window_ = window.size();
+  return window;
+}
+
+bool Peer::take_header() {
+  const size_t padding = padding_at(in_stream_), need = padding + sizeof(FrameHeader);
+  std::span<const std::byte> window = link_->arrived(need + in_->payload_bytes);
+  if (window.size() < need && link_->closed()) {
+    window = link_->arrived(need);
+    if (window.size() < need) throw_gone();
+  }
+  if (window.size() < need) return false;
+  FrameHeader header;
+  std::memcpy(&header, window.data() + padding, sizeof header);
+  if (header != *in_) {
+    check_give_up(window, padding);
+    if (header.magic == FrameHeader::kMagic && header.op == Op::give_up && !link_->closed()) return false;  // its text is still to come
+    throw diverged(self_, *in_, rank_, header);
+  }
+  link_->consume(need);
+  in_stream_ += need;
+  in_header_seen_ = true;
+  dirty_ = true;
+  return true;
+}
+
+void Peer::check_give_up(std::span<const std::byte> window, size_t padding) {
+  FrameHeader header;
+  const size_t need = padding + sizeof header;
+  if (window.size() < need) return;
+  std::memcpy(&header, window.data() + padding, sizeof header);
+  if (header.magic != FrameHeader::kMagic || header.op != Op::give_up || header.payload_bytes > kGiveUpBytesMax) return;
+  window = link_->arrived(need + header.payload_bytes);
+  if (window.size() < need + header.payload_bytes) return;
+  const auto text = window.subspan(need, header.payload_bytes);
+  throw decode_notice(rank_, code_of(header.phase), {reinterpret_cast<const char*>(text.data()), text.size()});
+}
+
+void Peer::consume(size_t bytes) {
+  if (bytes == 0) return;
+  link_->consume(bytes);
+  in_pos_ += bytes;
+  in_window_ -= bytes;
+  in_stream_ += bytes;
+  bytes_received_ += bytes;
+  dirty_ = true;
+}
+
+bool Peer::flush() {
+  if (dirty_) dirty_ = !link_->flush();
+  return !dirty_;
+}
+
+bool Peer::arm(pollfd& p) {
+  const bool arrived = wants_arrived(), room = wants_room();
+  if (link_->closed() && !arrived && !room) {
+    p = {-1, 0, 0};
+    return true;
+  }
+  return link_->arm(arrived, room, p);
+}
+
+void Peer::disarm(const pollfd& p) {
+  if (p.fd < 0) return;
+  link_->disarm(p);
+  if (!link_->closed()) return;
+  // The end of a rank that still has something to say ends everyone's wait; a rank that merely finished first does not.
+  if (!link_->notice().empty()) throw_gone();
+  if (!busy()) check_give_up(link_->arrived(kFrameAlign + sizeof(FrameHeader) + kGiveUpBytesMax), padding_at(in_stream_));
+}
+
+void Peer::throw_gone() {
+  if (const std::string_view notice = link_->notice(); !notice.empty())
+    throw decode_notice(rank_, code_of(static_cast<uint8_t>(notice[0])), notice.substr(1));
+  if (received() || !in_header_seen_) check_give_up(link_->arrived(kWindowBytesMin), padding_at(in_stream_));
+  throw Error({Code::unavailable, Lost::instance, fmt::format("rank {} is gone: its {} link was closed", rank_, link_->transport()), {},
+               fmt::format("see the log of rank {}", rank_)});
+}
+
+void Peer::give_up(const Error& error) {
+  const std::string notice = encode_notice(error);
+  if ((sent() || !out_header_gone_) && !link_->closed()) {
+    const auto text = std::as_bytes(std::span(notice)).subspan(1);
+    FrameHeader header{.op = Op::give_up, .phase = static_cast<uint8_t>(notice[0]), .operation_bytes = text.size(), .payload_bytes = text.size()};
+    begin_send(header);
+    push(text, text.size());
+    link_->flush();
+  }
+  link_->hang_up(notice);
+}
+
+}  // namespace verbund::mesh

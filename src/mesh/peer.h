@@ -1,0 +1,76 @@
+// One peer as the collectives see it: frames over a Link, one outgoing and one incoming frame at a time.
+//
+// push() and arrived() move what can be moved now and never block. Owned by a Fabric; used by the thread that uses the mesh.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "mesh/frame.h"
+#include "mesh/link.h"
+
+namespace verbund::mesh {
+
+class Peer {
+ public:
+  Peer(int self, int rank, std::unique_ptr<Link> link) : self_(self), rank_(rank), link_(std::move(link)) {}
+
+  int rank() const { return rank_; }
+
+  // Outgoing. The previous frame must be sent().
+  void begin_send(const FrameHeader& header);
+  // `payload` is the whole payload of the frame, of which the first `ready` bytes may go. Returns how many have gone so far.
+  size_t push(std::span<const std::byte> payload, size_t ready);
+  bool sent() const { return !out_ || (out_header_gone_ && out_pos_ == out_->payload_bytes); }
+
+  // Incoming. The previous frame must be received().
+  void begin_recv(const FrameHeader& expected);
+  // Payload bytes lying in the channel, at most what the frame still lacks. Throws when the frame is not the expected one, when
+  // the peer gave up or is gone.
+  std::span<const std::byte> arrived();
+  void consume(size_t bytes);
+  size_t received_bytes() const { return in_pos_; }
+  bool received() const { return !in_ || (in_header_seen_ && in_pos_ == in_->payload_bytes); }
+
+  bool flush();                                     // true: nothing is left on this side of the channel
+  bool wants_arrived() const { return !received() && in_pos_ + in_window_ < in_->payload_bytes + (in_header_seen_ ? 0 : 1); }
+  bool wants_room() const { return !sent() && (!out_header_gone_ || out_pos_ < out_ready_); }
+  bool busy() const { return !sent() || !received(); }
+
+  // Around a sleep; false: do not sleep. A closed link that nothing is wanted from is left out of the poll.
+  bool arm(pollfd& p);
+  void disarm(const pollfd& p);
+
+  // Tells the peer why this rank ends, as far as the stream allows, and closes the link.
+  void give_up(const Error& error);
+
+  uint64_t bytes_sent() const { return bytes_sent_; }
+  uint64_t bytes_received() const { return bytes_received_; }
+  uint64_t moved() const { return out_stream_ + in_stream_; }
+  const Link& link() const { return *link_; }
+
+ private:
+  bool take_header();
+  void check_give_up(std::span<const std::byte> window, size_t padding);
+  [[noreturn]] void throw_gone();
+
+  const int self_, rank_;
+  std::unique_ptr<Link> link_;
+
+  std::optional<FrameHeader> out_;
+  bool out_header_gone_ = false;
+  size_t out_pos_ = 0, out_ready_ = 0;
+  uint64_t out_stream_ = 0;                         // bytes of the stream so far, padding and headers included
+  bool dirty_ = false;
+
+  std::optional<FrameHeader> in_;
+  bool in_header_seen_ = false;
+  size_t in_pos_ = 0, in_window_ = 0;
+  uint64_t in_stream_ = 0;
+
+  uint64_t bytes_sent_ = 0, bytes_received_ = 0;    // payload
+};
+
+}  // namespace verbund::mesh
