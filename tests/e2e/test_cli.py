@@ -14,8 +14,10 @@ import pytest
 from harness import ENVIRONMENT, Started, command, flags_id, run, run_json, wait_until
 
 PROMPT = "Once upon a time there was a small village"
-RAW = ["run", "smollm2", "--raw", "--local", 1]
-GREEDY = [*RAW, "--temperature", 0, "--ignore-eos"]
+RAW = ["run", "smollm2", "--raw"]
+ONE = [*RAW, "--local", 1]
+GREEDY = [*ONE, "--temperature", 0, "--ignore-eos"]
+GREEDY_ON_TWO = [*RAW, "--local", 2, "--temperature", 0, "--ignore-eos"]
 TIMINGS = {"load_s", "ttft_s", "prefill_tokens", "prefill_tokens_per_s", "decode_tokens", "decode_tokens_per_s"}
 RANK = {"rank", "node", "stage", "share", "weight_bytes", "kv_bytes", "planned_bytes", "peak_rss_bytes"}
 
@@ -48,7 +50,7 @@ def test_the_hash_is_there_only_when_asked_for(greedy):
 
 
 def test_the_links_tell_the_transport_in_use(smollm2):
-    links = run_json(*RAW[:-2], PROMPT, "--local", 2, "--max-tokens", 2, "--transport", "tcp")["links"]
+    links = run_json(*RAW, PROMPT, "--local", 2, "--max-tokens", 2, "--transport", "tcp")["links"]
     assert [link["transport"] for link in links] == ["tcp"]
 
 
@@ -75,11 +77,13 @@ def test_tokens_stream_as_they_come(smollm2):
         assert wait_until(lambda: len(p.out()) > first + 20 and p.alive(), 30)
 
 
-def test_trace_adds_nothing_to_stdout(greedy):
-    p = run(*GREEDY, PROMPT, "--max-tokens", 24, "--trace")
+def test_a_trace_shows_every_rank(greedy, tmp_path):
+    trace = tmp_path / "trace.json"
+    p = run(*GREEDY_ON_TWO, PROMPT, "--max-tokens", 24, "--trace", trace)
     assert p.returncode == 0, p.stderr
     assert p.stdout.rstrip("\n") == greedy["text"].rstrip("\n")
-    assert len(p.stderr) > len(run(*GREEDY, PROMPT, "--max-tokens", 24).stderr)
+    spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["pid"] for e in spans} == {0, 1} and all(e["dur"] >= 0 for e in spans)
 
 
 # --- prompt --------------------------------------------------------------------------------------------------------------
@@ -107,7 +111,7 @@ def test_empty_prompt_in_a_chat(smollm2):
 
 def test_nothing_at_all_to_continue_is_refused(smollm2):
     """Raw and empty: this model adds no first token of its own, so there is nothing to compute from."""
-    p = run(*RAW, "", "--max-tokens", 4)
+    p = run(*ONE, "", "--max-tokens", 4)
     assert p.returncode > 0 and "prompt" in p.stderr, p
 
 
@@ -119,12 +123,12 @@ def test_unicode_goes_through(smollm2):
 
 
 def test_text_that_is_not_utf8_is_refused(smollm2):
-    p = run(*RAW, "--max-tokens", 4, stdin=b"abc \xff\xfe\xc3\x28")
+    p = run(*ONE, "--max-tokens", 4, stdin=b"abc \xff\xfe\xc3\x28")
     assert p.returncode > 0 and "UTF-8" in p.stderr, p.stderr
 
 
 def test_prompt_longer_than_the_context(smollm2):
-    p = run(*RAW, "--context", 64, "--max-tokens", 4, stdin="one two three " * 100)
+    p = run(*ONE, "--context", 64, "--max-tokens", 4, stdin="one two three " * 100)
     numbers = [int(n) for n in re.findall(r"\d+", p.stderr)]
     assert p.returncode > 0 and 64 in numbers and any(290 <= n <= 310 for n in numbers), p.stderr
 
@@ -190,7 +194,7 @@ def test_a_seed_repeats_a_text(smollm2):
     hot = ["--temperature", 1, "--seed"]
     assert sample(*hot, 7) == sample(*hot, 7)
     assert sample(*hot, 7) != sample(*hot, 8)
-    assert sample(*hot, 7) == sample(*hot, 7, "--local", 2) == sample(*hot, 7, "--also", 3)
+    assert sample(*hot, 7) == sample(*hot, 7, "--local", 1) == sample(*hot, 7, "--also", 3)
 
 
 def test_without_a_seed_texts_differ(smollm2):
@@ -230,7 +234,7 @@ def test_a_repeat_penalty_changes_a_repetition(smollm2):
 
 def test_ctrl_c_at_a_terminal(greedy):
     """The key goes to every process of the terminal's foreground group, the runners too."""
-    with Terminal(*GREEDY, PROMPT, "--local", 2, "--max-tokens", 4000, "--context", 4100) as t:
+    with Terminal(*GREEDY_ON_TWO, PROMPT, "--max-tokens", 4000, "--context", 4100) as t:
         t.read_until(max(greedy["text"].split(), key=len))
         t.type(b"\x03")
         begun = time.monotonic()

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import models
-from harness import run
+from harness import run, run_json
 
 
 def inspect(*args):
@@ -29,9 +29,17 @@ def test_inspect_for_programs(smollm2):
     assert told == inspect(smollm2), "a name and its path are the same model"
 
 
-def test_inspect_counts_memory_for_a_context(smollm2):
-    short, long = run("inspect", "smollm2", "--context", 1024).stdout, run("inspect", "smollm2", "--context", 8192).stdout
-    assert "1024" in short and "8192" in long and short != long
+def test_inspect_counts_memory_for_contexts(smollm2):
+    told = inspect("smollm2")
+    kv = {m["context"]: m["kv_bytes"] for m in told["memory"]}
+    assert kv[8192] / kv[1024] == pytest.approx(8, rel=0.05)
+    assert all(m["total_bytes"] == m["kv_bytes"] + told["weight_bytes"] for m in told["memory"])
+    assert all(str(context) in run("inspect", "smollm2").stdout for context in kv)
+
+
+def test_what_inspect_counts_is_what_a_run_holds(smollm2):
+    rank = run_json("run", "smollm2", "Hi", "--local", 1, "--max-tokens", 1)["ranks"][0]
+    assert rank["weight_bytes"] == inspect("smollm2")["weight_bytes"]
 
 
 @pytest.mark.parametrize("model", models.TINY, ids=models.name)

@@ -36,7 +36,7 @@ BAD_FLAGS = {
 @pytest.mark.parametrize("flag,value", [(flag, value) for flag, values in BAD_FLAGS.items() for value in values])
 def test_a_bad_value_names_its_flag(flag, value, smollm2):
     message = refused(*RUN, f"{flag}={value}")
-    word = flag.removeprefix("--")
+    word = flag.removeprefix("--").removesuffix("s")
     assert word in message or word.replace("-", "_") in message or word.replace("-", " ") in message, message
 
 
@@ -51,7 +51,6 @@ def test_a_bad_value_names_its_flag(flag, value, smollm2):
         (["--local", 2, "--stages", 2, "--layers", "a:b"], "layers"),
         (["--fault", "skip:7@5", "--local", 2], "7"),
         (["--nonsense"], "--nonsense"),
-        (["--raw", "--system", "Be kind."], "--system"),
     ],
     ids=flags_id,
 )
