@@ -65,8 +65,9 @@ class Parser {
   }
 
   void check_count(uint64_t count, const char* what, uint64_t least_bytes_each, uint64_t max) {
-    if (count > in_.remaining() / least_bytes_each || count > max)
-      in_.fail(std::to_string(count) + " " + what + " are announced; the " + std::to_string(in_.remaining()) + " bytes left hold fewer, and " + std::to_string(max) + " are allowed");
+    if (count > in_.remaining() / least_bytes_each)
+      in_.fail(std::to_string(count) + " " + what + " are announced, more than the " + std::to_string(in_.remaining()) + " bytes left can hold");
+    if (count > max) in_.fail(std::to_string(count) + " " + what + " are announced, at most " + std::to_string(max) + " are allowed");
   }
 
   void key_and_value(uint64_t index, uint64_t count) {
