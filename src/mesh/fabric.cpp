@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -110,27 +111,49 @@ void Fabric::Wait::once() {
     pause_until_ = now + fabric_.spin_.pause;
     yield_until_ = pause_until_ + fabric_.spin_.yield;
   }
-  if (now >= deadline_.at()) throw_deadline();
+  if (now >= deadline_.at()) {
+    // One last look: a rank that was stopped itself should not blame those who gave it up meanwhile.
+    if (std::exchange(last_look_, true)) throw_deadline();
+    return fabric_.look(0);
+  }
   if (now < pause_until_) return cpu_pause();
   if (now < yield_until_) return static_cast<void>(::sched_yield());
-  sleep();
+  fabric_.look(deadline_.left_ms());
   pause_until_ = {};
 }
 
-void Fabric::Wait::sleep() {
-  auto& polled = fabric_.polled_;
-  bool idle = true;
-  for (size_t r = 0; r < fabric_.peers_.size(); ++r) {
-    polled[r] = {-1, 0, 0};
-    if (fabric_.peers_[r]) idle = fabric_.peers_[r]->arm(polled[r]) && idle;
+void Fabric::look(int timeout_ms) {
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    polled_[r] = {-1, 0, 0};
+    if (peers_[r] && !peers_[r]->arm(polled_[r])) timeout_ms = 0;
   }
-  polled.back() = {fabric_.alarm_read_.get(), POLLIN, 0};
-  const int n = ::poll(polled.data(), static_cast<nfds_t>(polled.size()), idle ? deadline_.left_ms() : 0);
+  polled_.back() = {alarm_read_.get(), POLLIN, 0};
+  const int n = ::poll(polled_.data(), static_cast<nfds_t>(polled_.size()), timeout_ms);
   if (n < 0 && errno != EINTR) throw Error({Code::internal, Lost::instance, "poll failed: " + errno_text(errno), {}, {}});
   if (n <= 0)
-    for (pollfd& p : polled) p.revents = 0;
-  for (size_t r = 0; r < fabric_.peers_.size(); ++r)
-    if (fabric_.peers_[r]) fabric_.peers_[r]->disarm(polled[r]);
+    for (pollfd& p : polled_) p.revents = 0;
+  for (size_t r = 0; r < peers_.size(); ++r)
+    if (peers_[r]) peers_[r]->disarm(polled_[r]);
+  // A rank that had something to say at its end ends everyone's wait; one that merely finished first does not.
+  for (auto& peer : peers_)
+    if (peer && peer->closed())
+      if (const auto words = peer->last_words()) throw *words;
+}
+
+Error Fabric::why_gone(int rank) {
+  try {
+    look(0);
+  } catch (const Error& told) {
+    return told;
+  }
+  // When one rank is killed, others may close their links over it before this rank looks: then all of them are named.
+  std::vector<int> gone;
+  for (auto& peer : peers_)
+    if (peer && peer->closed() && (peer->rank() == rank || peer->lacks())) gone.push_back(peer->rank());
+  const bool one = gone.size() == 1;
+  return Error({Code::unavailable, Lost::instance,
+                fmt::format("{} {} gone: {} {} link{} closed", name_ranks(gone), one ? "is" : "are", one ? "its" : "their", peer(rank).link().transport(), one ? " was" : "s were"), {},
+                fmt::format("see the log of {}", name_ranks(gone))});
 }
 
 uint64_t Fabric::Wait::moved() const {
@@ -140,9 +163,13 @@ uint64_t Fabric::Wait::moved() const {
 }
 
 void Fabric::Wait::throw_deadline() const {
+  // In a gather of sums a rank may only be passing on that it waits itself: who has not even sent its terms comes first.
+  int phase = 255;
+  for (Peer* peer : peers_)
+    if (peer->lacks()) phase = std::min(phase, peer->phase());
   std::vector<int> late;
   for (Peer* peer : peers_)
-    if (peer->wants_arrived() || peer->wants_room()) late.push_back(peer->rank());
+    if (peer->lacks() && peer->phase() == phase) late.push_back(peer->rank());
   if (late.empty())
     for (Peer* peer : peers_) late.push_back(peer->rank());
   throw Error({Code::deadline_exceeded, Lost::instance,

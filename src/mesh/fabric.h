@@ -51,6 +51,8 @@ class Fabric {
 
   void check();                        // throws when dead or cancelled
   void fail(Error error);              // keeps it, tells the peers, throws it
+  void look(int timeout_ms);           // the poll: one look at all links, or a sleep
+  Error why_gone(int rank);            // the link to `rank` is closed: by whom?
   static bool flush_all(std::span<Peer* const> peers);
 
   const int rank_;
@@ -72,7 +74,6 @@ class Fabric::Wait {
   void once();                         // spins a little or sleeps; throws on cancel, deadline, a peer's end
 
  private:
-  void sleep();
   [[noreturn]] void throw_deadline() const;
   uint64_t moved() const;
 
@@ -83,6 +84,7 @@ class Fabric::Wait {
   Deadline::Clock::time_point pause_until_{}, yield_until_{};
   uint64_t moved_ = 0;
   unsigned turns_ = 0;
+  bool last_look_ = false;
 };
 
 template <class Step>
@@ -96,6 +98,8 @@ void Fabric::run(const FrameHeader& operation, std::span<Peer* const> peers, con
       done = done || step();
       if (flush_all(peers) && done) return;
     }
+  } catch (const PeerGone& gone) {
+    fail(why_gone(gone.rank));
   } catch (...) {
     fail(current_error());
   }

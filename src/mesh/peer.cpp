@@ -44,7 +44,7 @@ size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
     if (!out_header_gone_) {
       const size_t padding = padding_at(out_stream_);
       if (room.size() < padding + sizeof(FrameHeader)) {
-        if (link_->closed()) throw_gone();
+        if (link_->closed()) throw PeerGone{rank_};
         break;
       }
       std::memset(room.data(), 0, padding);
@@ -55,7 +55,7 @@ size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
     const size_t n = std::min(room.size() - used, ready - out_pos_);
     if (n > 0) std::memcpy(room.data() + used, payload.data() + out_pos_, n);
     if (used + n == 0) {
-      if (link_->closed()) throw_gone();
+      if (link_->closed()) throw PeerGone{rank_};
       break;
     }
     out_pos_ += n;
@@ -80,7 +80,7 @@ std::span<const std::byte> Peer::arrived() {
   std::span<const std::byte> window = link_->arrived(want);
   if (window.size() < want && link_->closed()) {
     window = link_->arrived(want);  // what came between the look and the hang-up
-    if (window.size() < want) throw_gone();
+    if (window.size() < want) throw PeerGone{rank_};
   }
   window = window.first(std::min(window.size(), want));
   in_window_ = window.size();
@@ -92,13 +92,13 @@ bool Peer::take_header() {
   std::span<const std::byte> window = link_->arrived(need + in_->payload_bytes);
   if (window.size() < need && link_->closed()) {
     window = link_->arrived(need);
-    if (window.size() < need) throw_gone();
+    if (window.size() < need) throw PeerGone{rank_};
   }
   if (window.size() < need) return false;
   FrameHeader header;
   std::memcpy(&header, window.data() + padding, sizeof header);
   if (header != *in_) {
-    check_give_up(window, padding);
+    if (const auto words = give_up_frame()) throw *words;
     if (header.magic == FrameHeader::kMagic && header.op == Op::give_up && !link_->closed()) return false;  // its text is still to come
     throw diverged(self_, *in_, rank_, header);
   }
@@ -109,16 +109,22 @@ bool Peer::take_header() {
   return true;
 }
 
-void Peer::check_give_up(std::span<const std::byte> window, size_t padding) {
+std::optional<Error> Peer::give_up_frame() {
+  const size_t need = padding_at(in_stream_) + sizeof(FrameHeader);
+  auto window = link_->arrived(need + kGiveUpBytesMax);
+  if (window.size() < need) return {};
   FrameHeader header;
-  const size_t need = padding + sizeof header;
-  if (window.size() < need) return;
-  std::memcpy(&header, window.data() + padding, sizeof header);
-  if (header.magic != FrameHeader::kMagic || header.op != Op::give_up || header.payload_bytes > kGiveUpBytesMax) return;
-  window = link_->arrived(need + header.payload_bytes);
-  if (window.size() < need + header.payload_bytes) return;
+  std::memcpy(&header, window.data() + need - sizeof header, sizeof header);
+  if (header.magic != FrameHeader::kMagic || header.op != Op::give_up || header.payload_bytes > kGiveUpBytesMax) return {};
+  if (window.size() < need + header.payload_bytes) return {};
   const auto text = window.subspan(need, header.payload_bytes);
-  throw decode_notice(rank_, code_of(header.phase), {reinterpret_cast<const char*>(text.data()), text.size()});
+  return decode_notice(rank_, code_of(header.phase), {reinterpret_cast<const char*>(text.data()), text.size()});
+}
+
+std::optional<Error> Peer::last_words() {
+  if (const std::string_view notice = link_->notice(); !notice.empty()) return decode_notice(rank_, code_of(static_cast<uint8_t>(notice[0])), notice.substr(1));
+  if (received() || !in_header_seen_) return give_up_frame();
+  return {};
 }
 
 void Peer::consume(size_t bytes) {
@@ -146,20 +152,7 @@ bool Peer::arm(pollfd& p) {
 }
 
 void Peer::disarm(const pollfd& p) {
-  if (p.fd < 0) return;
-  link_->disarm(p);
-  if (!link_->closed()) return;
-  // The end of a rank that still has something to say ends everyone's wait; a rank that merely finished first does not.
-  if (!link_->notice().empty()) throw_gone();
-  if (!busy()) check_give_up(link_->arrived(kFrameAlign + sizeof(FrameHeader) + kGiveUpBytesMax), padding_at(in_stream_));
-}
-
-void Peer::throw_gone() {
-  if (const std::string_view notice = link_->notice(); !notice.empty())
-    throw decode_notice(rank_, code_of(static_cast<uint8_t>(notice[0])), notice.substr(1));
-  if (received() || !in_header_seen_) check_give_up(link_->arrived(kWindowBytesMin), padding_at(in_stream_));
-  throw Error({Code::unavailable, Lost::instance, fmt::format("rank {} is gone: its {} link was closed", rank_, link_->transport()), {},
-               fmt::format("see the log of rank {}", rank_)});
+  if (p.fd >= 0) link_->disarm(p);
 }
 
 void Peer::give_up(const Error& error) {

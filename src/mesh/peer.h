@@ -13,6 +13,11 @@
 
 namespace verbund::mesh {
 
+// Thrown where a frame cannot go on because the link is closed. Fabric finds out why and makes the Error.
+struct PeerGone {
+  int rank;
+};
+
 class Peer {
  public:
   Peer(int self, int rank, std::unique_ptr<Link> link) : self_(self), rank_(rank), link_(std::move(link)) {}
@@ -27,8 +32,7 @@ class Peer {
 
   // Incoming. The previous frame must be received().
   void begin_recv(const FrameHeader& expected);
-  // Payload bytes lying in the channel, at most what the frame still lacks. Throws when the frame is not the expected one, when
-  // the peer gave up or is gone.
+  // Payload bytes lying in the channel, at most what the frame still lacks. Throws when the frame is not the expected one.
   std::span<const std::byte> arrived();
   void consume(size_t bytes);
   size_t received_bytes() const { return in_pos_; }
@@ -37,11 +41,16 @@ class Peer {
   bool flush();                                     // true: nothing is left on this side of the channel
   bool wants_arrived() const { return !received() && in_pos_ + in_window_ < in_->payload_bytes + (in_header_seen_ ? 0 : 1); }
   bool wants_room() const { return !sent() && (!out_header_gone_ || out_pos_ < out_ready_); }
+  bool lacks() const { return wants_arrived() || wants_room(); }   // the operation waits for this peer
   bool busy() const { return !sent() || !received(); }
+  int phase() const { return in_ ? in_->phase : 0; }               // of the incoming frame
 
   // Around a sleep; false: do not sleep. A closed link that nothing is wanted from is left out of the poll.
   bool arm(pollfd& p);
   void disarm(const pollfd& p);
+  bool closed() const { return link_->closed(); }
+  // Why the peer closed the link, if it could say and all it sent before has been taken.
+  std::optional<Error> last_words();
 
   // Tells the peer why this rank ends, as far as the stream allows, and closes the link.
   void give_up(const Error& error);
@@ -53,8 +62,7 @@ class Peer {
 
  private:
   bool take_header();
-  void check_give_up(std::span<const std::byte> window, size_t padding);
-  [[noreturn]] void throw_gone();
+  std::optional<Error> give_up_frame();
 
   const int self_, rank_;
   std::unique_ptr<Link> link_;
