@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "compute/mlx/abi.h"
+#include "compute/mlx/reserve.h"
 
 namespace verbund::compute {
 namespace {
@@ -85,6 +86,12 @@ std::unique_ptr<Backend> make_mlx_backend_from(const std::string& module_path) {
 }
 
 std::unique_ptr<Backend> make_mlx_backend() { return make_mlx_backend_from(mlx_module_path()); }
+
+MlxReservation::MlxReservation(const std::string& address) {
+  ReservedPort reserved = reserve_port(address);
+  socket_ = std::move(reserved.socket);
+  endpoint_ = "mlx:" + address + ":" + std::to_string(reserved.port);
+}
 
 std::unique_ptr<mesh::Mesh> make_mlx_mesh(const MlxMeshOptions& options, const Deadline& deadline) {
   return std::unique_ptr<mesh::Mesh>(module_at(mlx_module_path()).make_mesh(options, deadline));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/unix.h"
 #include "compute/backend.h"
 #include "mesh/mesh.h"
 
@@ -27,11 +28,24 @@ struct MlxMeshOptions {
   // environment: "jaccl", "mpi", "nccl".
   std::string group = "ring";
   int rank = 0;
-  std::vector<std::string> endpoints;   // ring: "a.b.c.d:port" of every rank, in rank order
+  std::vector<std::string> endpoints;   // ring: "a.b.c.d:port" or "mlx:a.b.c.d:port" of every rank, in rank order
 };
 
-// The ring can carry nothing for another mesh: make one mesh per process at a time. Every rank must call this at about
-// the same time (MLX retries its connections for half a minute). See docs/mlx.md for how waits end.
+// Reserves a port for this rank's end of a ring; endpoint() is "mlx:a.b.c.d:port". Needs no module. Keep it until
+// make_mlx_mesh() has returned: nobody else is given the port, and MLX binds it beside the reservation.
+class MlxReservation {
+ public:
+  explicit MlxReservation(const std::string& address);   // IPv4; throws invalid_argument, unavailable
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  Fd socket_;
+  std::string endpoint_;
+};
+
+// Every rank calls this at about the same time (MLX retries its connections for half a minute). Sets and clears
+// MLX_HOSTFILE and MLX_RANK in the environment meanwhile: no other thread may read the environment then.
+// See docs/mlx.md for how waits end.
 std::unique_ptr<mesh::Mesh> make_mlx_mesh(const MlxMeshOptions& options, const Deadline& deadline);
 
 }  // namespace verbund::compute

@@ -1,6 +1,7 @@
 #include "compute/mlx/ring.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -38,8 +39,15 @@ class HostFile {
   std::string path_;
 };
 
+// MLX sends without MSG_NOSIGNAL: a peer that went away would kill this process by signal instead of failing the send.
+void ignore_broken_pipes() {
+  struct sigaction now{};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+}
+
 // MLX reads its ring from the environment and keeps it in a table of its own, which would hand out the same ring again.
 mx::distributed::Group init_ring(const std::vector<std::string>& nodes, int rank) {
+  ignore_broken_pipes();
   const HostFile file(nodes);
   setenv("MLX_HOSTFILE", file.path().c_str(), 1);
   setenv("MLX_RANK", std::to_string(rank).c_str(), 1);
@@ -140,7 +148,7 @@ std::shared_ptr<Channel> open_ring(const std::vector<std::string>& nodes, int ra
   const bool connects_first = rank == size - 1;
   auto group = open_with_deadline(
       [nodes, rank, connects_first] {
-        if (connects_first) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        if (connects_first) std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return init_ring(nodes, rank);
       },
       "opening an MLX ring of " + std::to_string(size), dog, deadline);
