@@ -1,0 +1,126 @@
+// What the scheduler's tests share: a fake model, and a rank that executes plans on a real KV memory.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+#include "engine/scheduler.h"
+
+namespace verbund::engine::scheduler_test {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kVocabulary = 1000;
+
+// The fake model: the next token is a function of the whole sequence, as for a real exact one.
+inline int32_t next_token(std::span<const int32_t> sequence) {
+  return static_cast<int32_t>(checksum(std::as_bytes(sequence)) % kVocabulary);
+}
+
+inline Tokens solo(const Request& request, size_t context) {
+  Tokens tokens = request.prompt, output;
+  while (output.size() < request.max_tokens && tokens.size() < context) {
+    tokens.push_back(next_token(tokens));
+    output.push_back(tokens.back());
+    if (!request.ignore_eos && std::ranges::find(request.eos, tokens.back()) != request.eos.end()) break;
+  }
+  return output;
+}
+
+// Executes plans as the ranks would, with a real KV memory: a position is readable only if exactly its token was
+// written into exactly that block, so a wrong block, order or reuse shows at once.
+class FakeRank {
+ public:
+  explicit FakeRank(const SchedulerConfig& config) : config_(config), cells_(config.blocks * kKvBlock, -1) {}
+
+  Tokens run(const StepPlan& sent) {
+    const StepPlan plan = decode_plan(encode(sent), {config_.token_budget, config_.context_max, config_.blocks, config_.vocabulary});
+    EXPECT_EQ(plan, sent);
+    Tokens sampled;
+    for (const PlanSegment& s : plan.segments) {
+      for (size_t i = 0; i < s.tokens.size(); ++i) cell(s, s.first_position + i) = s.tokens[i];
+      ++writes_[s.request];
+    }
+    for (const PlanSegment& s : plan.segments) {
+      if (s.sample_rows == 0) continue;
+      Tokens sequence;
+      for (size_t p = 0; p < s.first_position + s.tokens.size(); ++p) sequence.push_back(cell(s, p));
+      sampled.push_back(next_token(sequence));
+    }
+    return sampled;
+  }
+  size_t steps_of(uint64_t request) const { return writes_.contains(request) ? writes_.at(request) : 0; }
+
+ private:
+  int32_t& cell(const PlanSegment& s, size_t position) { return cells_[s.blocks[position / kKvBlock] * kKvBlock + position % kKvBlock]; }
+  SchedulerConfig config_;
+  Tokens cells_;
+  std::map<uint64_t, size_t> writes_;
+};
+
+inline SchedulerConfig small() {
+  return {.token_budget = 64, .prefill_chunk = 16, .max_running = 8, .max_waiting = 100, .context_max = 512, .blocks = 64, .vocabulary = kVocabulary};
+}
+
+inline Request request(uint64_t id, size_t prompt, uint32_t max_tokens, int32_t first = 1) {
+  Request r;
+  r.id = id;
+  for (size_t i = 0; i < prompt; ++i) r.prompt.push_back(static_cast<int32_t>((first + i * 7) % kVocabulary));
+  r.max_tokens = max_tokens;
+  r.params.temperature = 0;
+  return r;
+}
+
+struct Answer {
+  Tokens tokens;
+  std::optional<FinishReason> finish;
+  Usage usage;
+};
+
+class Driver {
+ public:
+  explicit Driver(const SchedulerConfig& config) : scheduler(config), rank(config) {}
+
+  // One step; false if there was nothing to do.
+  bool step() {
+    const auto plan = scheduler.next();
+    if (plan) {
+      plans.push_back(*plan);
+      take(scheduler.commit(*plan, rank.run(*plan)));
+    } else {
+      take(scheduler.take_events());
+    }
+    return plan.has_value();
+  }
+  void run() {
+    while (step()) ASSERT_LT(plans.size(), 100'000u);
+  }
+  void take(const std::vector<Event>& events) {
+    for (const Event& e : events) {
+      Answer& a = answers[e.request];
+      EXPECT_FALSE(a.finish) << "an event after the end of " << e.request;
+      if (e.token) a.tokens.push_back(*e.token);
+      a.finish = e.finish;
+      a.usage = e.usage;
+    }
+  }
+
+  Scheduler scheduler;
+  FakeRank rank;
+  std::vector<StepPlan> plans;
+  std::map<uint64_t, Answer> answers;
+};
+
+inline void expect_all_blocks_back(const Scheduler& scheduler) {
+  const SchedulerStats s = scheduler.stats();
+  EXPECT_EQ(s.blocks.used, 0u);
+  EXPECT_EQ(s.blocks.free + s.blocks.cached, s.blocks.total);
+  EXPECT_EQ(s.waiting + s.running, 0u);
+}
+
+}  // namespace verbund::engine::scheduler_test
