@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Writes the seed corpus beside this file: tiny valid files that reach every branch of the parsers. Standard library only.
+
+    python3 tests/fuzz/make_corpus.py
+"""
+import json
+import pathlib
+import random
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent / "corpus"
+BLOCKS = {"F32": (0, 1, 4, []), "F16": (1, 1, 2, []), "BF16": (30, 1, 2, []), "Q4_0": (2, 32, 18, [0]), "Q4_1": (3, 32, 20, [0, 2]),
+          "Q5_0": (6, 32, 22, [0]), "Q5_1": (7, 32, 24, [0, 2]), "Q8_0": (8, 32, 34, [0]), "Q2_K": (10, 256, 84, [80, 82]),
+          "Q3_K": (11, 256, 110, [108]), "Q4_K": (12, 256, 144, [0, 2]), "Q5_K": (13, 256, 176, [0, 2]), "Q6_K": (14, 256, 210, [208]),
+          "MXFP4": (39, 32, 17, [])}
+
+
+def string(text):
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def gguf(keys, tensors, version=3):
+    """keys: raw key-value pairs; tensors: name -> (type id, dims, data)."""
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys)
+    data = b""
+    for name, (kind, dims, raw) in tensors.items():
+        head += string(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) + struct.pack("<IQ", kind, len(data))
+        data += raw + b"\0" * (-len(raw) % 32)
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+def block(rng, size, scales):
+    raw = bytearray(rng.randbytes(size))
+    for at in scales:
+        raw[at:at + 2] = struct.pack("<e", rng.uniform(-1, 1))
+    return bytes(raw)
+
+
+def gguf_seeds():
+    rng = random.Random(1)
+    kinds = [(0, "<B", 7), (1, "<b", -7), (2, "<H", 7), (3, "<h", -7), (4, "<I", 7), (5, "<i", -7), (6, "<f", .5), (7, "<B", 1), (10, "<Q", 7), (11, "<q", -7), (12, "<d", .5)]
+    keys = [string(f"k{kind}") + struct.pack("<I", kind) + struct.pack(form, value) for kind, form, value in kinds]
+    keys += [string("s") + struct.pack("<I", 8) + string("ß"), string("a") + struct.pack("<IIQ", 9, 8, 2) + string("x") + string(""),
+             string("n") + struct.pack("<IIQIQ", 9, 9, 1, 4, 1) + struct.pack("<I", 5), string("general.alignment") + struct.pack("<II", 4, 32)]
+    yield "metadata", gguf(keys, {})
+    yield "version2", gguf([], {"n": (0, [4], struct.pack("<4f", 1, 2, 3, 4))}, 2)
+    for name, (kind, elements, size, scales) in BLOCKS.items():
+        yield name, gguf([], {"w": (kind, [elements * 2, 2], b"".join(block(rng, size, scales) for _ in range(4)))})
+    yield "several", gguf(keys[:2], {"a": (0, [4], bytes(16)), "b": (8, [32, 1, 2], block(rng, 34, [0]) * 2), "c": (1, [], bytes(2))})
+
+
+def safetensors(config, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text, config = json.dumps(header).encode(), json.dumps(config).encode()
+    return struct.pack("<H", len(config)) + config + struct.pack("<Q", len(text)) + text + data
+
+
+def safetensors_seeds():
+    rng = random.Random(2)
+    for dtype, size in (("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8)):
+        yield dtype, safetensors({}, {"w": (dtype, [2, 3], rng.randbytes(6 * size)), "e": (dtype, [0, 3], b"")})
+    for bits in (2, 3, 4, 5, 6, 8):
+        tensors = {"m.weight": ("U32", [2, 2 * bits], rng.randbytes(16 * bits)), "m.scales": ("F16", [2, 2], struct.pack("<4e", 1, 2, 3, 4)),
+                   "m.biases": ("F16", [2, 2], bytes(8))}
+        yield f"affine{bits}", safetensors({"quantization": {"group_size": 32, "bits": bits}}, tensors)
+    mx = {"m.weight": ("U32", [2, 8], rng.randbytes(64)), "m.scales": ("U8", [2, 2], bytes([0, 1, 127, 254]))}
+    yield "mxfp4", safetensors({"quantization": {"group_size": 64, "bits": 4, "m": {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "n": False}}, mx)
+    yield "foreign", safetensors({"quantization_config": {"quant_method": "fp8"}}, {})
+
+
+if __name__ == "__main__":
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds())):
+        (HERE / folder).mkdir(parents=True, exist_ok=True)
+        for name, raw in seeds:
+            (HERE / folder / name).write_bytes(raw)
