@@ -143,12 +143,11 @@ void Scheduler::ensure_block(State& state) {
   }
 }
 
+// What is known of its KV is set anew when it is admitted again.
 void Scheduler::preempt(State& victim) {
   running_.erase(&victim);
   kv_.release(victim.blocks);
   victim.blocks.clear();
-  victim.computed = victim.published = 0;
-  victim.chain = kChainStart;
   victim.running = false;
   waiting_.insert(&victim);
   ++victim.usage.preemptions;

@@ -161,6 +161,35 @@ TEST(Scheduler, LongPromptsDoNotStarveAShortOne) {
   EXPECT_EQ(order, (std::vector<size_t>{4, 1, 2, 3}));
 }
 
+TEST(Scheduler, AdmissionLeavesABlockForEachRunningSequence) {
+  SchedulerConfig config = small();
+  config.blocks = 16;
+  Driver d(config);
+  d.scheduler.add(request(1, 224, 40, 1));     // 7 blocks
+  d.scheduler.add(request(2, 250, 40, 2));     // 8 blocks, one is left for request 1
+  d.scheduler.add(request(3, 20, 40, 3));      // would take it
+  d.step();
+  EXPECT_EQ(d.scheduler.stats().running, 2u);
+  EXPECT_EQ(d.scheduler.stats().blocks.free, 1u);
+  d.run();
+  EXPECT_EQ(d.answers[1].usage.preemptions, 0u);
+  EXPECT_EQ(d.answers[3].usage.preemptions, 0u);
+  EXPECT_EQ(d.answers[3].tokens, solo(request(3, 20, 40, 3), 512));
+}
+
+TEST(Scheduler, NoMoreRunThanAStepHasRows) {
+  SchedulerConfig config = small();
+  config.token_budget = 4;
+  Driver d(config);
+  for (uint64_t id = 1; id <= 6; ++id) d.scheduler.add(request(id, 5, 10, static_cast<int32_t>(id)));
+  d.step();
+  EXPECT_EQ(d.scheduler.stats().running, 4u);
+  EXPECT_EQ(d.scheduler.stats().waiting, 2u);
+  d.run();
+  for (const StepPlan& plan : d.plans) EXPECT_LE(plan.rows(), 4u);
+  EXPECT_EQ(d.answers.size(), 6u);
+}
+
 TEST(Scheduler, PriorityGoesFirstEqualsByArrival) {
   SchedulerConfig config = small();
   config.max_running = 1;
