@@ -158,7 +158,7 @@ def cpu_flags():
 def isas():
     """Instruction sets this machine can be told to use, besides its best one."""
     wide = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= cpu_flags()
-    return ["scalar", "avx2"] + (["avx512"] if wide else [])
+    return ["scalar", "avx2"] + (["avx512bw", "avx512"] if wide else [])
 
 
 SIZE = re.compile(r"\d+(?:\.\d+)? ?(?:[kKMGT]i?B|bytes|B)\b")
