@@ -1,0 +1,72 @@
+// The native backend: eager CPU kernels, one thread pool, step memory that is recycled.
+//
+// Each operation checks shapes, cuts its work into tasks that depend on their index alone, and runs them on the pool.
+// How the work is cut never changes a result (numerics.h). The files: backend.cpp has the small operations, products.cpp
+// the matrix products, attend.cpp attention, load.cpp the way in for weights.
+#pragma once
+
+#include <string>
+
+#include "compute/backend.h"
+#include "compute/native/isa.h"
+#include "compute/native/packed.h"
+#include "compute/native/tensors.h"
+#include "compute/native/thread_pool.h"
+
+namespace verbund::compute::native {
+
+class NativeBackend : public Backend {
+ public:
+  NativeBackend(IsaChoice isa, unsigned threads);
+
+  std::string_view name() const override { return "native"; }
+  std::string description() const override;
+  bool exact() const override { return true; }
+
+  std::unique_ptr<Weight> load(const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) override;
+  std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
+  uint64_t weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const override;
+  uint64_t load_scratch_bytes() const override;
+  std::unique_ptr<KvCache> make_kv_cache(const KvLayout& layout) override;
+  uint64_t step_bytes(size_t rows, size_t cols_total, size_t cols_max) const override;
+
+  void begin_step() override {}
+  void end_step() override {}
+
+  Tensor embed(const Weight& table, std::span<const int32_t> ids, size_t first_row) override;
+  Tensor gather_embedding(const Tensor& mine, mesh::Mesh& mesh, const Deadline& deadline) override;
+  Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) override;
+  Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) override;
+  Partial linear_partial(const Tensor& x, const Weight& w) override;
+  Partial zero_partial(size_t rows, size_t cols) override;
+  Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) override;
+  Tensor attention(const Tensor& qkv, KvCache& cache, const AttentionParams& params, std::span<const Segment> segments) override;
+  Tensor gated(const Tensor& gate_up, Activation activation) override;
+  Tensor take_rows(const Tensor& x, std::span<const uint32_t> rows) override;
+  Tensor from_host(size_t rows, size_t cols, std::span<const float> values) override;
+  void to_host(const Tensor& x, std::span<float> values) override;
+
+  size_t step_bytes_peak() const { return pool_->held_bytes_peak(); }
+
+ private:
+  std::shared_ptr<FloatTensor> make_floats(size_t rows, size_t cols);
+  void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
+  const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
+  void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments, float* queries);
+  // Runs f(i) for every i, in chunks of `grain` a task.
+  template <class F>
+  void for_chunks(size_t n, size_t grain, F&& f) {
+    threads_.parallel_for(ceil_div(n, grain), [&](size_t task) {
+      for (size_t i = task * grain; i < std::min(n, (task + 1) * grain); ++i) f(i);
+    });
+  }
+
+  IsaChoice isa_;
+  const Kernels& kernels_;
+  ThreadPool threads_;
+  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
+};
+
+const PackedWeight& packed(const Weight& w);
+
+}  // namespace verbund::compute::native

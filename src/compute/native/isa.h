@@ -1,0 +1,33 @@
+// Which instruction sets this build and this CPU have, and the kernel table of each. Any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compute/native/kernels.h"
+
+namespace verbund::compute::native {
+
+enum class Isa { scalar, avx2, avx512bw, avx512vnni, neon };
+
+struct IsaChoice {
+  Isa isa;
+  std::string name;          // as given to --isa
+  std::string description;   // "avx512 (VNNI)"
+};
+
+// Runnable here, best first; scalar is last. avx512 stands for the best AVX-512 form of this CPU; avx512bw (without VNNI)
+// is listed too where VNNI exists, so that its kernels can be tested.
+std::vector<IsaChoice> runnable_isas();
+// Throws invalid_argument for an unknown name, unimplemented for one this CPU or build has not; both list the choices.
+IsaChoice choose_isa(const std::string& name);
+
+const Kernels& kernels_of(Isa isa);
+
+// The table's parts, one per file that Highway compiles for each target.
+void fill_products_quantised(Kernels& kernels, Isa isa);
+void fill_products_dense(Kernels& kernels, Isa isa);
+void fill_elementwise(Kernels& kernels, Isa isa);
+void fill_attention(Kernels& kernels, Isa isa);
+
+}  // namespace verbund::compute::native

@@ -1,0 +1,93 @@
+// The functions that exist once per instruction set, as one table of pointers.
+//
+// A backend picks its table when it is made (isa.h), so backends with different instruction sets live side by side in
+// one process, which the parity tests use. Every table computes the same bits (numerics.h). Kernels allocate nothing,
+// never throw and only touch what they are given; the backend cuts the work into ranges for its threads.
+//
+// Rows of f32 matrices are 64-byte aligned, `stride` floats apart (a multiple of 16), and readable up to the stride.
+// Kernels may write anything into the padding except where noted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "compute/backend.h"
+#include "compute/native/packed.h"
+
+namespace verbund::compute::native {
+
+// Activations as numerics.h point 2 has them, for one combination of block, group and zero.
+struct QuantisedRows {
+  int8_t* codes;         // [rows][cols]
+  float* scales;         // [rows][cols / activation_block]: s
+  int32_t* offsets;      // [rows][cols / group]: -zero * sum of codes
+  float* bias_factors;   // [rows][cols / group]: s * f32(sum of codes)
+  size_t cols, activation_block, group;
+  int zero;
+};
+
+// Where a product goes: f32 (with an optional bias by output), or added to fixed-point sums.
+struct ProductOut {
+  float* values = nullptr;               // [rows, stride]
+  size_t stride = 0;
+  const float* bias = nullptr;
+  int64_t* sums = nullptr;               // [rows, stride]; holds what was summed so far
+  int64_t* poisoned = nullptr;           // [rows], added to atomically
+  size_t unit = 0;                       // columns a unit; with `sums` only
+};
+
+// One key-value head's part of a block: keys [head_dim][32 positions], values [32 positions][head_dim].
+struct KvView {
+  const std::byte* layer = nullptr;      // keys of block 0 of this head
+  size_t block_bytes = 0;                // from a block to the next
+  size_t values_at = 0;                  // bytes from a block's keys to its values
+  size_t head_dim = 0;
+  KvType type = KvType::f16;
+};
+
+constexpr size_t kTileQueries = 4;
+
+// Up to kTileQueries query vectors that read the same KV head of the same sequence.
+struct AttendTile {
+  KvView kv;
+  const uint32_t* blocks = nullptr;      // KV block ids of the sequence
+  size_t count = 0;
+  const float* queries[kTileQueries];    // [head_dim], 64-byte aligned
+  uint32_t positions[kTileQueries];      // ascending
+  float* out[kTileQueries];              // [head_dim]; nothing beyond is written
+  float* scratch;                        // kTileQueries * round_up(head_dim, 16) floats, aligned
+  float scale = 1;
+  size_t window = 0;
+};
+
+struct HeadNorm {
+  const float* weight;                   // padded to 16 with zeros
+  float eps;
+};
+struct HeadRope {
+  RopeMode mode;
+  size_t pairs;
+  const float* cos;                      // of this position
+  const float* sin;
+};
+
+struct Kernels {
+  // Rows `rows` of x against the 16-row blocks `blocks` of w.
+  void (*product_quantised)(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out);
+  void (*product_dense)(const Piece& w, const float* x, size_t stride, Range rows, Range blocks, const ProductOut& out);
+  void (*quantise_row)(const float* x, const QuantisedRows& into, size_t row);
+  // Writes zeros into the padding of y, if x's and the weight's padding are zeros.
+  void (*rms_norm_row)(const float* x, const float* weight, float eps, size_t cols, float* y);
+  // gate_up: n gates, then n ups. Writes zeros into the padding of y.
+  void (*gated_row)(const float* gate_up, size_t n, Activation activation, float* y);
+  // y = residual + f32(sums), then + bias (null: none). Writes zeros into the padding of y.
+  void (*add_reduced_row)(const float* residual, const int64_t* sums, const float* bias, size_t cols, float* y);
+  // Norm (null: none) and rotation of one head; out is aligned and padded to 16.
+  void (*prepare_head)(const float* x, size_t head_dim, const HeadNorm* norm, const HeadRope* rope, float* out);
+  // Stores one position's key (prepared) and value. `slot` is the position in the block.
+  void (*store_kv)(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot);
+  void (*attend)(const AttendTile& tile);
+};
+
+}  // namespace verbund::compute::native

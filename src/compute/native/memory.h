@@ -1,0 +1,73 @@
+// Memory of the native backend: aligned blocks, and a pool of buffers that steps recycle.
+//
+// An AlignedBytes owns one block (64-byte aligned; large ones on 2 MiB borders with huge pages asked for, because a
+// decode step streams through all weights and would miss the TLB every 4 KiB). A BufferPool belongs to one backend and
+// one thread; buffers go back to it when their handle dies, and a later step of the same shape allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace verbund::compute::native {
+
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  explicit AlignedBytes(size_t bytes, bool zeroed = false);    // throws resource_exhausted
+  AlignedBytes(AlignedBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  AlignedBytes& operator=(AlignedBytes&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~AlignedBytes();
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
+ public:
+  // A borrowed block; returns to the pool with its last owner. Never outlives the pool's memory (it shares the pool).
+  class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(std::shared_ptr<BufferPool> pool, AlignedBytes bytes) : pool_(std::move(pool)), bytes_(std::move(bytes)) {}
+    Buffer(Buffer&&) noexcept = default;
+    Buffer& operator=(Buffer&& other) noexcept {
+      std::swap(pool_, other.pool_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Buffer() {
+      if (pool_) pool_->give_back(std::move(bytes_));
+    }
+    template <class T>
+    T* as() const { return reinterpret_cast<T*>(bytes_.data()); }
+    size_t size() const { return bytes_.size(); }
+
+   private:
+    std::shared_ptr<BufferPool> pool_;
+    AlignedBytes bytes_;
+  };
+
+  Buffer take(size_t bytes);
+  // Bytes that the pool holds, lent or free, and their peak.
+  size_t held_bytes() const { return held_; }
+  size_t held_bytes_peak() const { return held_peak_; }
+
+ private:
+  void give_back(AlignedBytes bytes);
+  void drop_free(size_t bytes);
+
+  std::vector<AlignedBytes> free_;   // ascending size
+  size_t held_ = 0, held_peak_ = 0;
+};
+
+}  // namespace verbund::compute::native

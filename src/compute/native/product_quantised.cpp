@@ -1,0 +1,228 @@
+// Quantised products (numerics.h points 3 and 4): a tile is up to eight rows of activations times one block of sixteen
+// outputs. Codes are unpacked once for all rows of the tile, sums stay in registers over the whole row, and the block's
+// few KiB stay in L1 while the next rows pass.
+#include <algorithm>
+
+#include "compute/native/kernels.h"
+#include "compute/numerics.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute/native/product_quantised.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "compute/native/dot-inl.h"
+#include "compute/native/product_out-inl.h"
+#include "compute/native/vec16-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL  // Highway 1.0 does not name VNNI among this target's features, isa.cpp checks that it is there
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+HWY_BEFORE_NAMESPACE();
+#endif
+namespace verbund::compute::native {
+namespace HWY_NAMESPACE {
+#if VERBUND_SIMD
+
+// 32 AVX-512 (and NEON) registers hold eight rows' sums and a span's codes; AVX2 has sixteen half as wide.
+constexpr size_t kTileRows = HWY_TARGET == HWY_AVX2 ? 4 : 8;
+
+// Reads register p of the eight quads of a 32-column span. Each container's kCodeMax bounds its codes.
+struct Nibbles {
+  static constexpr int kCodeMax = 15;
+  static constexpr size_t kSpanBytes = 256;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    _Pragma("GCC unroll 4") for (size_t v = 0; v < 4; ++v) {
+      const Reg both = load_reg(span + v * 64 + p * kRegBytes);
+      codes[v] = low_nibbles(both);
+      codes[v + 4] = high_nibbles(both);
+    }
+  }
+};
+
+alignas(16) constexpr uint8_t kMxfp4Table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+struct Mxfp4Nibbles {
+  static constexpr int kCodeMax = 24;
+  static constexpr size_t kSpanBytes = 256;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    const Reg table = hn::LoadDup128(ByteTag(), kMxfp4Table);
+    Nibbles::read(span, p, codes);
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = hn::TableLookupBytes(table, codes[v]);
+  }
+};
+
+template <int kMax>
+struct Bytes {
+  static constexpr int kCodeMax = kMax;
+  static constexpr size_t kSpanBytes = 512;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = load_reg(span + v * 64 + p * kRegBytes);
+  }
+};
+
+HWY_INLINE F16x load_e8m0(const std::byte* at) {
+  F16x r;
+  VERBUND_PARTS(p) {
+    const hn::Rebind<uint8_t, WordTag> byte;
+    const auto e = hn::PromoteTo(IntTag(), hn::LoadU(byte, reinterpret_cast<const uint8_t*>(at) + p * kLanes));
+    // 2^(e-127) is the bits e << 23, but for e = 0 (a denormal) and e = 255 (no number).
+    const auto bits = hn::Max(hn::ShiftLeft<23>(e), hn::Set(IntTag(), 0x00400000));
+    const auto nan = hn::ShiftRight<8>(hn::Add(e, hn::Set(IntTag(), 1)));
+    r.v[p] = hn::Mul(hn::BitCast(FloatTag(), hn::Add(bits, nan)), hn::Set(FloatTag(), 0.5f));
+  }
+  return r;
+}
+
+// The kind is the same for a whole piece: a branch that is always predicted costs less than four times the code.
+HWY_INLINE F16x load_scales(const std::byte* area, ScaleType type, size_t group) {
+  switch (type) {
+    case ScaleType::f16: return load_f16(area + group * 32);
+    case ScaleType::bf16: return load_bf16(area + group * 32);
+    case ScaleType::f32: return load_f32(area + group * 64);
+    case ScaleType::e8m0: break;
+  }
+  return load_e8m0(area + group * 16);
+}
+
+HWY_INLINE F16x to_floats(const IntReg* d) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::ConvertTo(FloatTag(), d[p]);
+  return r;
+}
+
+// The rows of one tile.
+template <size_t R>
+struct TileRows {
+  const int8_t* codes[R];
+  const float* scales[R];
+  const int32_t* offsets[R];
+  const float* bias_factors[R];
+
+  HWY_INLINE TileRows(const QuantisedRows& x, size_t row) {
+    const size_t blocks = x.cols / x.activation_block, groups = x.cols / x.group;
+    for (size_t r = 0; r < R; ++r) {
+      codes[r] = x.codes + (row + r) * x.cols;
+      scales[r] = x.scales + (row + r) * blocks;
+      offsets[r] = x.offsets + (row + r) * groups;
+      bias_factors[r] = x.bias_factors + (row + r) * groups;
+    }
+  }
+};
+
+// Point 3's two fused steps of group g for every row.
+template <size_t R>
+HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts], F16x* acc) {
+  const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(mul(scale, all(x.scales[r][b])), to_floats(d[r]), acc[r]);
+  if (!w.biased) return;
+  const F16x bias = load_scales(block + w.biases_at, w.scale_type, g);
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(bias, all(x.bias_factors[r][g]), acc[r]);
+}
+
+template <class C, size_t R>
+HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
+  const size_t spans = w.group / kSpan;
+  for (size_t g = groups.begin; g < groups.end; ++g) {
+    IntReg d[R][kParts];
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r)
+      VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[r][g]);
+    for (size_t span = g * spans; span < (g + 1) * spans; ++span) {
+      VERBUND_PARTS(p) {
+        Reg codes[8];
+        C::read(block + span * C::kSpanBytes, p, codes);
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] = dot_quads<C::kCodeMax, 8>(d[r][p], codes, x.codes[r] + span * kSpan);
+      }
+    }
+    add_group<R>(w, block, x, g, g, d, acc);
+  }
+}
+
+// Groups of 16 columns: two to a span and to an activation block.
+template <class C, size_t R>
+HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
+  for (size_t g = groups.begin; g < groups.end; g += 2) {
+    IntReg d[2][R][kParts];
+    VERBUND_PARTS(p) {
+      Reg codes[8];
+      C::read(block + g / 2 * C::kSpanBytes, p, codes);
+      _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) {
+        const int8_t* q = x.codes[r] + g * 16;
+        d[0][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[r][g]), codes, q);
+        d[1][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[r][g + 1]), codes + 4, q + 16);
+      }
+    }
+    add_group<R>(w, block, x, g, g / 2, d[0], acc);
+    add_group<R>(w, block, x, g + 1, g / 2, d[1], acc);
+  }
+}
+
+template <class C, size_t R, bool kHalf>
+HWY_INLINE void sum_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = zero16();
+  if constexpr (kHalf) half_groups<C, R>(w, block, x, groups, acc);
+  else whole_groups<C, R>(w, block, x, groups, acc);
+}
+
+template <class C, size_t R, bool kHalf>
+HWY_NOINLINE void tile(const Piece& w, const QuantisedRows& x, size_t row, size_t block, const ProductOut& out) {
+  const TileRows<R> rows(x, row);
+  const std::byte* data = w.block(block);
+  const TileOut to = tile_out(w, block);
+  F16x acc[R];
+  if (out.values) {
+    sum_groups<C, R, kHalf>(w, data, rows, {0, w.groups()}, acc);
+    for (size_t r = 0; r < R; ++r) store_values(acc[r], out, row + r, to);
+    return;
+  }
+  FixedSums sums[R];
+  const size_t unit_groups = out.unit / w.group;
+  for (size_t g = 0; g < w.groups(); g += unit_groups) {
+    sum_groups<C, R, kHalf>(w, data, rows, {g, std::min(g + unit_groups, w.groups())}, acc);
+    for (size_t r = 0; r < R; ++r) count_poisoned(sums[r].add_unit(acc[r]), out, row + r, to);
+  }
+  for (size_t r = 0; r < R; ++r) sums[r].flush(out.sums + (row + r) * out.stride + to.output, to.lanes);
+}
+
+template <class C, bool kHalf>
+HWY_INLINE void rows_of_block(const Piece& w, const QuantisedRows& x, Range rows, size_t block, const ProductOut& out) {
+  size_t row = rows.begin;
+  for (; row + kTileRows <= rows.end; row += kTileRows) tile<C, kTileRows, kHalf>(w, x, row, block, out);
+  if constexpr (kTileRows > 4)
+    for (; row + 4 <= rows.end; row += 4) tile<C, 4, kHalf>(w, x, row, block, out);
+  for (; row + 2 <= rows.end; row += 2) tile<C, 2, kHalf>(w, x, row, block, out);
+  for (; row < rows.end; ++row) tile<C, 1, kHalf>(w, x, row, block, out);
+}
+
+template <class C>
+HWY_INLINE void product_with(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
+  for (size_t block = blocks.begin; block < blocks.end; ++block) {
+    if (w.group == 16) rows_of_block<C, true>(w, x, rows, block, out);
+    else rows_of_block<C, false>(w, x, rows, block, out);
+  }
+}
+
+void product_quantised(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
+  switch (w.container) {
+    case Container::nibble: return product_with<Nibbles>(w, x, rows, blocks, out);
+    case Container::mxfp4: return product_with<Mxfp4Nibbles>(w, x, rows, blocks, out);
+    case Container::byte7: return product_with<Bytes<127>>(w, x, rows, blocks, out);
+    case Container::byte8: return product_with<Bytes<255>>(w, x, rows, blocks, out);
+    case Container::dense: return;
+  }
+}
+
+#endif  // VERBUND_SIMD
+}  // namespace HWY_NAMESPACE
+}  // namespace verbund::compute::native
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "compute/native/dispatch.h"
+
+namespace verbund::compute::native {
+
+void fill_products_quantised(Kernels& kernels, Isa isa) { kernels.product_quantised = VERBUND_PICK(isa, product_quantised); }
+
+}  // namespace verbund::compute::native
+#endif

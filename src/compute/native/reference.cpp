@@ -1,0 +1,234 @@
+#include "compute/native/reference.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "compute/numerics.h"
+#include "formats/weight.h"
+
+namespace verbund::compute::native {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float fold16(float a[16]) {
+  for (int s = 8; s >= 1; s /= 2)
+    for (int l = 0; l < s; ++l) a[l] = a[l] + a[l + s];
+  return a[0];
+}
+
+float fold4(const float a[4]) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
+float sum_of_squares(const float* x, size_t n) {
+  float a[16] = {};
+  for (size_t i = 0; i < n; ++i) a[i % 16] = std::fma(x[i], x[i], a[i % 16]);
+  return fold16(a);
+}
+
+// Calls value(columns) for each unit of the row (or once for all columns) and puts the results where `out` wants them.
+template <class F>
+void finish(const PieceShape& w, const ProductOut& out, size_t row, size_t output, F&& value) {
+  const size_t at = row * out.stride + w.first_row + output;
+  if (out.values) {
+    const float v = value(Range{0, w.cols});
+    out.values[at] = out.bias ? v + out.bias[w.first_row + output] : v;
+    return;
+  }
+  for (size_t begin = 0; begin < w.cols; begin += out.unit) {
+    bool poisoned = false;
+    out.sums[at] += to_fixed(value(Range{begin, std::min(begin + out.unit, w.cols)}), poisoned);
+    if (poisoned) __atomic_fetch_add(&out.poisoned[row], 1, __ATOMIC_RELAXED);
+  }
+}
+
+template <class F>
+void for_each_output(const PieceShape& w, Range rows, Range blocks, F&& f) {
+  for (size_t row = rows.begin; row < rows.end; ++row)
+    for (size_t output = blocks.begin * kBlockRows; output < std::min(blocks.end * kBlockRows, w.rows); ++output) f(row, output);
+}
+
+float quantised_sum(const Piece& w, const QuantisedRows& x, size_t row, size_t output, Range columns) {
+  const std::byte* block = w.block(output / kBlockRows);
+  const size_t lane = output % kBlockRows, groups = w.groups();
+  float acc = 0;
+  for (size_t g = columns.begin / w.group; g < columns.end / w.group; ++g) {
+    int32_t d = 0;
+    for (size_t k = g * w.group; k < (g + 1) * w.group; ++k) d += x.codes[row * w.cols + k] * (held_code(w, block, lane, k) - w.zero);
+    const float s = x.scales[row * (w.cols / w.activation_block) + g * w.group / w.activation_block];
+    float scale = held_scale(w, block + w.scales_at, lane, g);
+    if (w.container == Container::mxfp4) scale = scale * 0.5f;
+    acc = std::fma(scale * s, static_cast<float>(d), acc);
+    if (w.biased) acc = std::fma(held_scale(w, block + w.biases_at, lane, g), x.bias_factors[row * groups + g], acc);
+  }
+  return acc;
+}
+
+void product_quantised(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
+  for_each_output(w, rows, blocks, [&](size_t row, size_t output) {
+    finish(w, out, row, output, [&](Range columns) { return quantised_sum(w, x, row, output, columns); });
+  });
+}
+
+float dense_sum(const Piece& w, const float* x, size_t output, Range columns) {
+  const size_t element = formats::size_of(w.format.dtype);
+  const std::byte* block = w.block(output / kBlockRows);
+  float a[4] = {};
+  for (size_t k = columns.begin; k < columns.end; ++k) {
+    const float weight = formats::to_f32(block + (k * kBlockRows + output % kBlockRows) * element, w.format.dtype);
+    const size_t chain = (k - columns.begin) % 4;
+    a[chain] = std::fma(x[k], weight, a[chain]);
+  }
+  return fold4(a);
+}
+
+void product_dense(const Piece& w, const float* x, size_t stride, Range rows, Range blocks, const ProductOut& out) {
+  for_each_output(w, rows, blocks, [&](size_t row, size_t output) {
+    finish(w, out, row, output, [&](Range columns) { return dense_sum(w, x + row * stride, output, columns); });
+  });
+}
+
+void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
+  const size_t block = into.activation_block;
+  int8_t* codes = into.codes + row * into.cols;
+  for (size_t b = 0; b < into.cols / block; ++b) {
+    float m = 0;
+    bool finite = true;
+    for (size_t k = b * block; k < (b + 1) * block; ++k) {
+      finite = finite && std::isfinite(x[k]);
+      m = std::max(m, std::fabs(x[k]));
+    }
+    const bool live = finite && m >= 0x1p-100f;
+    const float r = live ? 127.0f / m : 0.0f;
+    into.scales[row * (into.cols / block) + b] = live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    for (size_t k = b * block; k < (b + 1) * block; ++k) codes[k] = live ? static_cast<int8_t>(std::nearbyint(x[k] * r)) : int8_t{0};
+  }
+  for (size_t g = 0; g < into.cols / into.group; ++g) {
+    int32_t sum = 0;
+    for (size_t k = g * into.group; k < (g + 1) * into.group; ++k) sum += codes[k];
+    const size_t at = row * (into.cols / into.group) + g;
+    into.offsets[at] = -into.zero * sum;
+    into.bias_factors[at] = into.scales[row * (into.cols / block) + g * into.group / block] * static_cast<float>(sum);
+  }
+}
+
+void zero_padding(float* y, size_t cols) { std::fill(y + cols, y + round_up(cols, 16), 0.0f); }
+
+void rms_norm_row(const float* x, const float* weight, float eps, size_t cols, float* y) {
+  const float r = 1.0f / std::sqrt(sum_of_squares(x, cols) / static_cast<float>(cols) + eps);
+  for (size_t i = 0; i < cols; ++i) y[i] = (x[i] * r) * weight[i];
+  zero_padding(y, cols);
+}
+
+float silu(float x) { return x / (1.0f + exp_f32(-x)); }
+
+float gelu_tanh(float x) {
+  const float u = 0.7978845608f * std::fma(0.044715f * x, x * x, x);
+  const float tanh = 1.0f - 2.0f / (exp_f32(2.0f * u) + 1.0f);
+  return (0.5f * x) * (1.0f + tanh);
+}
+
+void gated_row(const float* gate_up, size_t n, Activation activation, float* y) {
+  for (size_t i = 0; i < n; ++i) y[i] = (activation == Activation::silu ? silu(gate_up[i]) : gelu_tanh(gate_up[i])) * gate_up[n + i];
+  zero_padding(y, n);
+}
+
+void add_reduced_row(const float* residual, const int64_t* sums, const float* bias, size_t cols, float* y) {
+  for (size_t i = 0; i < cols; ++i) {
+    const float v = residual[i] + from_fixed(sums[i]);
+    y[i] = bias ? v + bias[i] : v;
+  }
+  zero_padding(y, cols);
+}
+
+void rotate(float& x1, float& x2, float cos, float sin) {
+  const float a = x1, b = x2;
+  x1 = std::fma(a, cos, -(b * sin));
+  x2 = std::fma(b, cos, a * sin);
+}
+
+void prepare_head(const float* x, size_t head_dim, const HeadNorm* norm, const HeadRope* rope, float* out) {
+  std::copy(x, x + head_dim, out);
+  zero_padding(out, head_dim);
+  if (norm) {
+    const float r = 1.0f / std::sqrt(sum_of_squares(x, head_dim) / static_cast<float>(head_dim) + norm->eps);
+    for (size_t i = 0; i < head_dim; ++i) out[i] = (x[i] * r) * norm->weight[i];
+  }
+  if (!rope) return;
+  for (size_t i = 0; i < rope->pairs; ++i) {
+    if (rope->mode == RopeMode::half) rotate(out[i], out[i + rope->pairs], rope->cos[i], rope->sin[i]);
+    else rotate(out[2 * i], out[2 * i + 1], rope->cos[i], rope->sin[i]);
+  }
+}
+
+size_t element_size(KvType type) { return type == KvType::f16 ? 2 : 4; }
+
+float load_kv(const std::byte* area, size_t i, KvType type) {
+  return formats::to_f32(area + i * element_size(type), type == KvType::f16 ? formats::DType::f16 : formats::DType::f32);
+}
+
+void save_kv(std::byte* area, size_t i, KvType type, float v) {
+  const uint16_t half = formats::f32_to_f16(v);
+  if (type == KvType::f16) std::memcpy(area + i * 2, &half, 2);
+  else std::memcpy(area + i * 4, &v, 4);
+}
+
+void store_kv(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot) {
+  for (size_t d = 0; d < kv.head_dim; ++d) {
+    save_kv(block_keys, d * kKvBlock + slot, kv.type, key[d]);
+    save_kv(block_keys + kv.values_at, slot * kv.head_dim + d, kv.type, value[d]);
+  }
+}
+
+float score(const AttendTile& t, const float* q, const std::byte* keys, size_t j) {
+  float a[4] = {};
+  for (size_t d = 0; d < t.kv.head_dim; ++d) a[d % 4] = std::fma(q[d], load_kv(keys, d * kKvBlock + j, t.kv.type), a[d % 4]);
+  return t.scale * fold4(a);
+}
+
+void attend_one(const AttendTile& t, size_t query) {
+  const size_t last = t.positions[query], first = t.window == 0 || last < t.window ? 0 : last - t.window + 1;
+  const size_t head_dim = t.kv.head_dim;
+  float* o = t.out[query];
+  std::fill(o, o + head_dim, 0.0f);
+  float m = -kInfinity, l[16] = {};
+  for (size_t block = first / kKvBlock; block <= last / kKvBlock; ++block) {
+    const std::byte* keys = t.kv.layer + t.blocks[block] * t.kv.block_bytes;
+    const size_t begin = std::max(first, block * kKvBlock) - block * kKvBlock;
+    const size_t end = std::min(last + 1, (block + 1) * kKvBlock) - block * kKvBlock;
+    float s[kKvBlock], new_m = m;
+    bool nan = false;
+    for (size_t j = begin; j < end; ++j) {
+      s[j] = score(t, t.queries[query], keys, j);
+      nan = nan || std::isnan(s[j]);
+      new_m = std::max(new_m, s[j]);
+    }
+    if (nan) new_m = std::numeric_limits<float>::quiet_NaN();
+    const float c = block == first / kKvBlock ? 0.0f : exp_f32(m - new_m);
+    for (float& lane : l) lane = lane * c;
+    for (size_t d = 0; d < head_dim; ++d) o[d] = o[d] * c;
+    for (size_t j = begin; j < end; ++j) {
+      const float p = exp_f32(s[j] - new_m);
+      l[j % 16] = l[j % 16] + p;
+      for (size_t d = 0; d < head_dim; ++d) o[d] = std::fma(p, load_kv(keys + t.kv.values_at, j * head_dim + d, t.kv.type), o[d]);
+    }
+    m = new_m;
+  }
+  const float sum = fold16(l);
+  for (size_t d = 0; d < head_dim; ++d) o[d] = o[d] / sum;
+}
+
+void attend(const AttendTile& tile) {
+  for (size_t i = 0; i < tile.count; ++i) attend_one(tile, i);
+}
+
+}  // namespace
+
+const Kernels& reference_kernels() {
+  static const Kernels kernels{product_quantised, product_dense, quantise_row, rms_norm_row, gated_row, add_reduced_row, prepare_head, store_kv, attend};
+  return kernels;
+}
+
+}  // namespace verbund::compute::native

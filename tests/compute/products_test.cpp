@@ -1,0 +1,258 @@
+// Matrix products: against the definition, every instruction set against the scalar one, and whatever must not matter.
+#include "compute/backend_fixture.h"
+#include "compute/numerics.h"
+
+namespace verbund::compute::testing {
+namespace {
+
+struct Made {
+  MemorySource source;
+  std::vector<float> x;
+};
+
+Made make(const ProductCase& c, uint64_t seed) {
+  Made made;
+  made.source.add("w", random_matrix(c.format, c.out, c.cols, seed));
+  made.x = random_values(c.rows * c.cols, seed + 1);
+  return made;
+}
+
+WeightPart whole(const ProductCase& c) { return {"w", {0, c.out}, {0, c.cols}}; }
+
+std::vector<float> linear(Backend& backend, const Made& made, const ProductCase& c, const Vector* bias = nullptr) {
+  const WeightPart part = whole(c);
+  const auto w = backend.load(made.source, {&part, 1}, 0);
+  return host(backend, backend.linear(backend.from_host(c.rows, c.cols, made.x), *w, bias));
+}
+
+std::vector<float> partial(Backend& backend, const Made& made, const ProductCase& c) {
+  const WeightPart part = whole(c);
+  const auto w = backend.load(made.source, {&part, 1}, c.unit);
+  return reduced(backend, backend.linear_partial(backend.from_host(c.rows, c.cols, made.x), *w));
+}
+
+std::vector<double> exact_product(const Made& made, const ProductCase& c) {
+  std::vector<double> y(c.rows * c.out);
+  std::vector<float> row(c.cols);
+  for (size_t o = 0; o < c.out; ++o) {
+    formats::dequantise_row(made.source.matrix("w"), o, row.data());
+    for (size_t r = 0; r < c.rows; ++r)
+      for (size_t k = 0; k < c.cols; ++k) y[r * c.out + o] += double(row[k]) * made.x[r * c.cols + k];
+  }
+  return y;
+}
+
+double relative_error(const std::vector<float>& y, const std::vector<double>& exact) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    difference += (y[i] - exact[i]) * (y[i] - exact[i]);
+    size += exact[i] * exact[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+double cosine(const std::vector<float>& y, const std::vector<double>& exact) {
+  double dot = 0, a = 0, b = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    dot += y[i] * exact[i];
+    a += double(y[i]) * y[i];
+    b += exact[i] * exact[i];
+  }
+  return dot / std::sqrt(a * b);
+}
+
+// numerics.h point 3, from the stored codes: independent of packing and kernels.
+float contract_product(const WeightMatrix& m, size_t output, const float* x, Range cols) {
+  const size_t group = static_cast<size_t>(m.format.group), block = std::max<size_t>(32, group);
+  std::vector<int> q(m.cols);
+  std::vector<float> s(m.cols / block);
+  for (size_t b = 0; b < s.size(); ++b) {
+    float largest = 0;
+    for (size_t k = b * block; k < (b + 1) * block; ++k) largest = std::max(largest, std::fabs(x[k]));
+    s[b] = largest / 127.0f;
+    for (size_t k = b * block; k < (b + 1) * block; ++k) q[k] = static_cast<int>(std::nearbyint(x[k] * (127.0f / largest)));
+  }
+  constexpr int kTwiceE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const bool mx = m.format.coding == Coding::mxfp4;
+  float acc = 0;
+  for (size_t g = cols.begin / group; g < cols.end / group; ++g) {
+    int d = 0, sum = 0;
+    for (size_t k = g * group; k < (g + 1) * group; ++k) {
+      const int code = static_cast<int>(stored_code(m, output, k));
+      d += q[k] * (mx ? kTwiceE2M1[code] : code - m.format.zero.value_or(0));
+      sum += q[k];
+    }
+    const size_t at = output * (m.cols / group) + g, element = mx ? 1 : formats::size_of(m.format.dtype);
+    const float scale = mx ? std::ldexp(1.0f, static_cast<int>(m.scales[at]) - 128) : formats::to_f32(m.scales.data() + at * element, m.format.dtype);
+    const float factor = s[g * group / block];
+    acc = std::fma(scale * factor, static_cast<float>(d), acc);
+    if (!m.biases.empty()) acc = std::fma(formats::to_f32(m.biases.data() + at * element, m.format.dtype), factor * static_cast<float>(sum), acc);
+  }
+  return acc;
+}
+
+class Product : public ::testing::TestWithParam<ProductCase> {};
+INSTANTIATE_TEST_SUITE_P(Cases, Product, ::testing::ValuesIn(product_cases()), [](const auto& info) { return info.param.name; });
+
+TEST_P(Product, IsCloseToTheExactProduct) {
+  const ProductCase& c = GetParam();
+  const Made made = make(c, 1);
+  const std::vector<double> exact = exact_product(made, c);
+  for (const std::string& isa : native_isas()) {
+    const auto backend = make_native_backend(isa, 1);
+    for (const auto& y : {linear(*backend, made, c), partial(*backend, made, c)}) {
+      if (c.format.coding == Coding::dense) EXPECT_LT(relative_error(y, exact), 1e-6) << isa;
+      else EXPECT_GT(cosine(y, exact), 0.9999) << isa;
+    }
+  }
+}
+
+TEST_P(Product, FollowsTheContract) {
+  const ProductCase& c = GetParam();
+  if (c.format.coding == Coding::dense) return;
+  const Made made = make(c, 2);
+  std::vector<float> expected, expected_partial;
+  for (size_t r = 0; r < c.rows; ++r)
+    for (size_t o = 0; o < c.out; ++o) {
+      const float* x = made.x.data() + r * c.cols;
+      expected.push_back(contract_product(made.source.matrix("w"), o, x, {0, c.cols}));
+      int64_t sum = 0;
+      bool poisoned = false;
+      for (size_t k = 0; k < c.cols; k += c.unit) sum += to_fixed(contract_product(made.source.matrix("w"), o, x, {k, k + c.unit}), poisoned);
+      expected_partial.push_back(from_fixed(sum));
+    }
+  const auto backend = make_native_backend("scalar", 1);
+  EXPECT_TRUE(same_bits(linear(*backend, made, c), expected));
+  EXPECT_TRUE(same_bits(partial(*backend, made, c), expected_partial));
+}
+
+TEST_P(Product, HasTheSameBitsOnEveryInstructionSetAndThreadCount) {
+  const ProductCase& c = GetParam();
+  const Made made = make(c, 3);
+  const auto reference = make_native_backend("scalar", 1);
+  const auto bias_of = [&](Backend& b) { return b.load_vector(random_values(c.out, 4)); };
+  const auto plain = linear(*reference, made, c), biased = linear(*reference, made, c, bias_of(*reference).get()), sums = partial(*reference, made, c);
+  for (const std::string& isa : native_isas())
+    for (unsigned threads : {1u, 2u, 3u}) {
+      const auto backend = make_native_backend(isa, threads);
+      EXPECT_TRUE(same_bits(linear(*backend, made, c), plain)) << isa;
+      EXPECT_TRUE(same_bits(linear(*backend, made, c, bias_of(*backend).get()), biased)) << isa;
+      EXPECT_TRUE(same_bits(partial(*backend, made, c), sums)) << isa;
+    }
+}
+
+TEST_P(Product, OccupiesWhatWasAnnounced) {
+  const ProductCase& c = GetParam();
+  const Made made = make(c, 3);
+  const auto backend = make_native_backend("auto", 1);
+  const WeightPart part = whole(c);
+  const auto w = backend->load(made.source, {&part, 1}, 0);
+  EXPECT_EQ(w->bytes, backend->weight_bytes(made.source, {&part, 1}));
+  EXPECT_EQ(w->rows, c.out);
+  EXPECT_EQ(w->cols, c.cols);
+}
+
+TEST_P(Product, EmbedsTheRowsOfTheTable) {
+  const ProductCase& c = GetParam();
+  const Made made = make(c, 5);
+  const auto backend = make_native_backend("auto", 2);
+  const WeightPart part = whole(c);
+  const auto w = backend->load(made.source, {&part, 1}, 0);
+  const int32_t last = static_cast<int32_t>(100 + c.out - 1);
+  const std::vector<int32_t> ids{100, last, 99, last + 1, -1, 100};
+  const std::vector<float> y = host(*backend, backend->embed(*w, ids, 100));
+  std::vector<float> row(c.cols);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::fill(row.begin(), row.end(), 0.0f);
+    if (ids[i] >= 100 && ids[i] <= last) formats::dequantise_row(made.source.matrix("w"), static_cast<size_t>(ids[i] - 100), row.data());
+    for (size_t k = 0; k < c.cols; ++k) ASSERT_EQ(y[i * c.cols + k], row[k]) << i << " " << k;   // == : mxfp4 has a -0
+  }
+}
+
+// Rows of a batch do not see each other, however many there are: each count takes other tiles.
+TEST(ProductBatch, RowsAreAsIfAlone) {
+  for (const WeightFormat& format : {affine(4, 32), symmetric(6, 16, 32, DType::f32), affine(8, 64), dense(DType::bf16)}) {
+    const ProductCase c{"", format, 40, 50, 256, 64};
+    const Made made = make(c, 6);
+    for (const std::string& isa : native_isas()) {
+      const auto backend = make_native_backend(isa, 1);
+      const WeightPart part = whole(c);
+      const auto w = backend->load(made.source, {&part, 1}, 0);
+      const auto w_units = backend->load(made.source, {&part, 1}, c.unit);
+      std::vector<float> alone, alone_sums;
+      for (size_t r = 0; r < c.rows; ++r) {
+        const Tensor x = backend->from_host(1, c.cols, slice(made.x, r * c.cols, c.cols));
+        for (float v : host(*backend, backend->linear(x, *w, nullptr))) alone.push_back(v);
+        for (float v : reduced(*backend, backend->linear_partial(x, *w_units))) alone_sums.push_back(v);
+      }
+      for (size_t rows = 1; rows <= c.rows; ++rows) {
+        const Tensor x = backend->from_host(rows, c.cols, slice(made.x, 0, rows * c.cols));
+        ASSERT_TRUE(same_bits(host(*backend, backend->linear(x, *w, nullptr)), slice(alone, 0, rows * c.out))) << isa << " " << rows;
+        ASSERT_TRUE(same_bits(reduced(*backend, backend->linear_partial(x, *w_units)), slice(alone_sums, 0, rows * c.out))) << isa << " " << rows;
+      }
+    }
+  }
+}
+
+// Many rows: several passes over the weights, and tasks of one block.
+TEST(ProductBatch, ManyRowsOfAWideMatrix) {
+  for (const WeightFormat& format : {affine(4, 32), dense(DType::f16)}) {
+    const ProductCase c{"", format, 300, 33, 2048, 2048};
+    const Made made = make(c, 7);
+    const auto one = make_native_backend("auto", 1), three = make_native_backend("auto", 3);
+    const auto y = linear(*one, made, c);
+    EXPECT_TRUE(same_bits(y, linear(*three, made, c)));
+    const ProductCase last{"", format, 1, 33, 2048, 2048};
+    Made made_last{made.source, slice(made.x, 299 * c.cols, c.cols)};
+    EXPECT_TRUE(same_bits(slice(y, 299 * c.out, c.out), linear(*one, made_last, last)));
+  }
+}
+
+// The promise of docs/DESIGN.md 4.1: any split by units, summed in any order, gives the bits of the whole.
+TEST(ProductSplit, AnyCutByUnitsSumsToTheWhole) {
+  for (const WeightFormat& format : {affine(4, 32), symmetric(8, 32, 128), affine(2, 16, DType::f32), mxfp4(), dense(DType::f32)}) {
+    const size_t unit = 64, units = 11, cols = unit * units - 32;    // the last unit is short
+    const ProductCase c{"", format, 3, 45, cols, unit};
+    const Made made = make(c, 8);
+    const auto backend = make_native_backend("auto", 2);
+    const auto whole_sum = partial(*backend, made, c);
+    for (const std::vector<size_t>& cuts : {std::vector<size_t>{0, 5, 11}, {0, 1, 2, 11}, {0, 4, 5, 9, 11}, {0, 2, 4, 6, 8, 11}}) {
+      std::vector<int64_t> total(c.rows * c.out);
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const Range mine{cuts[i] * unit, std::min(cuts[i + 1] * unit, cols)};
+        const WeightPart part{"w", {0, c.out}, mine};
+        const auto w = backend->load(made.source, {&part, 1}, unit);
+        std::vector<float> x;
+        for (size_t r = 0; r < c.rows; ++r) x.insert(x.end(), made.x.begin() + r * cols + mine.begin, made.x.begin() + r * cols + mine.end);
+        const Partial p = backend->linear_partial(backend->from_host(c.rows, mine.size(), x), *w);
+        // A mesh that hands the sums out: rank's part is taken, the all-reduce is done below.
+        struct Taker : mesh::Mesh {
+          std::vector<int64_t>* total;
+          int rank() const override { return 0; }
+          int size() const override { return 2; }
+          void all_reduce(std::span<int64_t> data, const Deadline&) override {
+            for (size_t k = 0; k < total->size(); ++k) (*total)[k] += data[k];
+          }
+          void all_reduce(std::span<float>, const Deadline&) override {}
+          void all_gather(std::span<const std::byte>, std::span<const size_t>, std::span<std::byte>, const Deadline&) override {}
+          void broadcast(std::span<std::byte>, int, const Deadline&) override {}
+          void send(std::span<const std::byte>, int, const Deadline&) override {}
+          void recv(std::span<std::byte>, int, const Deadline&) override {}
+          void barrier(const Deadline&) override {}
+          std::unique_ptr<Mesh> subgroup(std::span<const int>) override { return nullptr; }
+          void cancel(const std::string&) override {}
+          std::vector<LinkInfo> links() const override { return {}; }
+          uint64_t buffer_bytes() const override { return 0; }
+        } taker;
+        taker.total = &total;
+        backend->add_reduced(backend->from_host(c.rows, c.out, std::vector<float>(c.rows * c.out)), p, nullptr, taker, soon());
+      }
+      std::vector<float> sum;
+      for (int64_t t : total) sum.push_back(from_fixed(t));
+      EXPECT_TRUE(same_bits(sum, whole_sum)) << format.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbund::compute::testing
