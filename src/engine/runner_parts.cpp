@@ -10,6 +10,9 @@
 namespace verbund::engine {
 namespace {
 
+// All runners are started at the same time on the same machine; a slow one is still there after this.
+constexpr std::chrono::seconds kConnectWait{30};
+
 std::unique_ptr<compute::Backend> make_backend(const RunnerConfig& c) {
   if (c.backend == "native") return compute::make_native_backend(c.isa, c.threads);
   if (c.backend == "mlx") return compute::make_mlx_backend();
@@ -28,6 +31,8 @@ nlohmann::json links_json(const mesh::Mesh& mesh) {
     list.push_back({{"peer", l.peer}, {"transport", l.transport}, {"bytes_sent", l.bytes_sent}, {"bytes_received", l.bytes_received}});
   return list;
 }
+
+bool over_mlx(const RunnerConfig& c) { return c.transport == "mlx"; }
 
 mesh::MeshConfig mesh_config(const RunnerConfig& c) {
   mesh::MeshConfig m;
@@ -56,23 +61,29 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   memory_.kv = bytes.kv;
   memory_.activations = std::max(bytes.activations, bytes.load_scratch);
   memory_.tables = bytes.tables;
-  memory_.transport = mesh::buffer_bytes_estimate(mesh_config(config_));
+  memory_.transport = over_mlx(config_) ? 0 : mesh::buffer_bytes_estimate(mesh_config(config_));
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
   const uint64_t held = peak_rss_bytes();
   memory_.process = held - std::min(held, memory_.tokenizer);
-  if (config_.parallel.ranks > 1) listener_ = mesh::listen(mesh_config(config_));
+  if (config_.parallel.ranks == 1) return;
+  if (over_mlx(config_)) mlx_port_ = std::make_unique<compute::MlxReservation>("127.0.0.1");
+  else listener_ = mesh::listen(mesh_config(config_));
 }
 
 RunnerParts::~RunnerParts() = default;
 
 nlohmann::json RunnerParts::planned() const {
-  return {{"op", "planned"}, {"memory", to_json(memory_)}, {"endpoint", listener_ ? listener_->endpoint() : ""}, {"backend", backend_->description()}};
+  const std::string endpoint = listener_ ? listener_->endpoint() : mlx_port_ ? mlx_port_->endpoint() : "";
+  return {{"op", "planned"}, {"memory", to_json(memory_)}, {"endpoint", endpoint}, {"backend", backend_->description()}};
 }
 
 void RunnerParts::connect(const std::vector<std::string>& endpoints, const std::function<void(mesh::Mesh&)>& made) {
+  const Deadline deadline = Deadline::after(kConnectWait);
   world_ = config_.parallel.ranks == 1 ? mesh::make_solo_mesh()
-                                       : mesh::connect_mesh(mesh_config(config_), *listener_, endpoints, Deadline::after(std::chrono::seconds(10)));
+           : over_mlx(config_)         ? compute::make_mlx_mesh({"ring", static_cast<int>(config_.rank), endpoints}, deadline)
+                                       : mesh::connect_mesh(mesh_config(config_), *listener_, endpoints, deadline);
   listener_.reset();
+  mlx_port_.reset();
   made(*world_);
   std::vector<int> stage;
   for (size_t r = 0; r < shard().tp_size; ++r) stage.push_back(static_cast<int>(shard().stage * shard().tp_size + r));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "compute/mlx_module.h"
 #include "engine/leader.h"
 #include "engine/runner_config.h"
 #include "formats/model_files.h"
@@ -45,6 +46,7 @@ class RunnerParts {
   std::unique_ptr<compute::Backend> backend_;
   MemoryPlan memory_;
   std::unique_ptr<mesh::Listener> listener_;
+  std::unique_ptr<compute::MlxReservation> mlx_port_;      // of the mlx transport's ring
   std::unique_ptr<mesh::Mesh> world_, tp_;
   std::unique_ptr<model::Decoder> decoder_;
   model::ModelText text_;

@@ -344,6 +344,12 @@ Transport transport_from_string(const std::string& text) {
 
 std::string_view to_string(Transport t) { return row(t).name; }
 
+uint64_t buffer_bytes_estimate(const MeshConfig& config) {
+  // Each side maps both rings of a pair, or holds both buffers of its socket.
+  const uint64_t pair = config.transport == Transport::shm ? 2 * (kRingBytes + 64 * 1024) : 2 * kTcpBufferBytes;
+  return static_cast<uint64_t>(config.size - 1) * pair;
+}
+
 std::unique_ptr<Listener> listen(const MeshConfig& config) {
   check(config);
   return std::make_unique<SocketListener>(config);
@@ -357,8 +363,7 @@ std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener,
   if (config.jitter_seed != 0)
     for (size_t r = 0; r < links.size(); ++r)
       if (links[r]) links[r] = add_jitter(std::move(links[r]), config.jitter_seed * 1'000'003 + static_cast<uint64_t>(config.rank) * 1009 + r);
-  const auto spin = config.spin_us < 0 ? SpinPolicy::for_ranks(ranks_on_host(config, endpoints))
-                                       : SpinPolicy{std::chrono::microseconds(config.spin_us), std::chrono::microseconds(config.spin_us)};
+  const auto spin = config.spin_us >= 0 ? std::chrono::microseconds(config.spin_us) : spin_for_threads(ranks_on_host(config, endpoints) * std::max(1, config.threads));
   return std::make_unique<GroupMesh>(std::make_shared<Fabric>(config.rank, std::move(links), spin));
 }
 
