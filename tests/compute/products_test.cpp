@@ -208,51 +208,5 @@ TEST(ProductBatch, ManyRowsOfAWideMatrix) {
   }
 }
 
-// The promise of docs/DESIGN.md 4.1: any split by units, summed in any order, gives the bits of the whole.
-TEST(ProductSplit, AnyCutByUnitsSumsToTheWhole) {
-  for (const WeightFormat& format : {affine(4, 32), symmetric(8, 32, 128), affine(2, 16, DType::f32), mxfp4(), dense(DType::f32)}) {
-    const size_t unit = 64, units = 11, cols = unit * units - 32;    // the last unit is short
-    const ProductCase c{"", format, 3, 45, cols, unit};
-    const Made made = make(c, 8);
-    const auto backend = make_native_backend("auto", 2);
-    const auto whole_sum = partial(*backend, made, c);
-    for (const std::vector<size_t>& cuts : {std::vector<size_t>{0, 5, 11}, {0, 1, 2, 11}, {0, 4, 5, 9, 11}, {0, 2, 4, 6, 8, 11}}) {
-      std::vector<int64_t> total(c.rows * c.out);
-      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-        const Range mine{cuts[i] * unit, std::min(cuts[i + 1] * unit, cols)};
-        const WeightPart part{"w", {0, c.out}, mine};
-        const auto w = backend->load(made.source, {&part, 1}, unit);
-        std::vector<float> x;
-        for (size_t r = 0; r < c.rows; ++r) x.insert(x.end(), made.x.begin() + r * cols + mine.begin, made.x.begin() + r * cols + mine.end);
-        const Partial p = backend->linear_partial(backend->from_host(c.rows, mine.size(), x), *w);
-        // A mesh that hands the sums out: rank's part is taken, the all-reduce is done below.
-        struct Taker : mesh::Mesh {
-          std::vector<int64_t>* total;
-          int rank() const override { return 0; }
-          int size() const override { return 2; }
-          void all_reduce(std::span<int64_t> data, const Deadline&) override {
-            for (size_t k = 0; k < total->size(); ++k) (*total)[k] += data[k];
-          }
-          void all_reduce(std::span<float>, const Deadline&) override {}
-          void all_gather(std::span<const std::byte>, std::span<const size_t>, std::span<std::byte>, const Deadline&) override {}
-          void broadcast(std::span<std::byte>, int, const Deadline&) override {}
-          void send(std::span<const std::byte>, int, const Deadline&) override {}
-          void recv(std::span<std::byte>, int, const Deadline&) override {}
-          void barrier(const Deadline&) override {}
-          std::unique_ptr<Mesh> subgroup(std::span<const int>) override { return nullptr; }
-          void cancel(const std::string&) override {}
-          std::vector<LinkInfo> links() const override { return {}; }
-          uint64_t buffer_bytes() const override { return 0; }
-        } taker;
-        taker.total = &total;
-        backend->add_reduced(backend->from_host(c.rows, c.out, std::vector<float>(c.rows * c.out)), p, nullptr, taker, soon());
-      }
-      std::vector<float> sum;
-      for (int64_t t : total) sum.push_back(from_fixed(t));
-      EXPECT_TRUE(same_bits(sum, whole_sum)) << format.name();
-    }
-  }
-}
-
 }  // namespace
 }  // namespace verbund::compute::testing
