@@ -3,7 +3,7 @@
 //
 //   llama_probe MODEL.gguf --prompt-file FILE [--threads N] [--max-tokens N]
 //
-// Prints one JSON object. The file is read by a throw-away load first only if the caller did so: warm the page cache outside.
+// Prints one JSON object. Whether the file is in the page cache is up to the caller.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
