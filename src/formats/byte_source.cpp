@@ -20,7 +20,8 @@ void check_regular(const std::string& path) {
   if (status.type() == std::filesystem::file_type::not_found) throw Error(Code::not_found, "no such file", path);
   if (problem) throw Error(Code::unavailable, "cannot look at the file: " + problem.message(), path);
   if (status.type() != std::filesystem::file_type::regular)
-    throw Error(Code::invalid_argument, status.type() == std::filesystem::file_type::directory ? "is a folder, not a file" : "is not a regular file", path);
+    throw Error(Code::invalid_argument,
+                status.type() == std::filesystem::file_type::directory ? "is a folder, not a file" : "is not a regular file", path);
 }
 
 std::unique_ptr<std::byte[]> scratch(size_t bytes) { return std::make_unique_for_overwrite<std::byte[]>(bytes); }
@@ -38,8 +39,10 @@ void FileBytes::read(uint64_t offset, std::span<std::byte> into) const { pread_e
 void MemoryBytes::read(uint64_t offset, std::span<std::byte> into) const {
   const auto end = checked_add(offset, into.size());
   if (!end || *end > bytes_.size())
-    throw Error(Code::data_loss, "needs " + std::to_string(into.size()) + " bytes at byte " + std::to_string(offset) + ", but the file has " +
-                                     std::to_string(bytes_.size()), path());
+    throw Error(Code::data_loss,
+                "needs " + std::to_string(into.size()) + " bytes at byte " + std::to_string(offset) + ", but the file has " +
+                    std::to_string(bytes_.size()),
+                path());
   if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
 }
 
@@ -85,8 +88,10 @@ std::string shown(std::string_view name) {
   std::string text = "'";
   for (const char c : name.substr(0, kShown)) {
     const auto u = static_cast<unsigned char>(c);
-    if (u >= 0x20 && u < 0x7f) text += c;
-    else text += "\\x", text += "0123456789abcdef"[u >> 4], text += "0123456789abcdef"[u & 15];
+    if (u >= 0x20 && u < 0x7f)
+      text += c;
+    else
+      text += "\\x", text += "0123456789abcdef"[u >> 4], text += "0123456789abcdef"[u & 15];
   }
   return text + (name.size() > kShown ? "...'" : "'");
 }

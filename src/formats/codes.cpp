@@ -9,11 +9,30 @@ static_assert(std::endian::native == std::endian::little, "codes and file number
 
 namespace {
 
+// Eight codes, one a byte, are moved together in three steps (pairs, fours, eight) inside one 64-bit register.
+template <int Bits>
+uint64_t gather(uint64_t x) {
+  x = (x & 0x00ff00ff00ff00ffu) | (x >> 8 & 0x00ff00ff00ff00ffu) << Bits;
+  x = (x & 0x0000ffff0000ffffu) | (x >> 16 & 0x0000ffff0000ffffu) << (2 * Bits);
+  return (x & 0xffffffffu) | x >> 32 << (4 * Bits);
+}
+
+// The way back.
+template <int Bits>
+uint64_t spread(uint64_t x) {
+  constexpr uint64_t kFour = (uint64_t(1) << (4 * Bits)) - 1, kPair = (uint64_t(1) << (2 * Bits)) - 1, kOne = (uint64_t(1) << Bits) - 1;
+  constexpr uint64_t kPairs = kPair | kPair << 32, kOnes = (kOne | kOne << 16) | (kOne | kOne << 16) << 32;
+  x = (x & kFour) | (x >> (4 * Bits) & kFour) << 32;
+  x = (x & kPairs) | (x >> (2 * Bits) & kPairs) << 16;
+  return (x & kOnes) | (x >> Bits & kOnes) << 8;
+}
+
 template <int Bits>
 void pack(const uint8_t* codes, size_t count, std::byte* out) {
   for (size_t i = 0; i < count; i += 8, out += Bits) {
-    uint64_t run = 0;
-    for (int k = 0; k < 8; ++k) run |= uint64_t(codes[i + k]) << (k * Bits);
+    uint64_t run;
+    std::memcpy(&run, codes + i, sizeof run);
+    run = gather<Bits>(run);
     std::memcpy(out, &run, Bits);
   }
 }
@@ -23,7 +42,8 @@ void unpack(const std::byte* packed, size_t count, uint8_t* codes) {
   for (size_t i = 0; i < count; i += 8, packed += Bits) {
     uint64_t run = 0;
     std::memcpy(&run, packed, Bits);
-    for (int k = 0; k < 8; ++k) codes[i + k] = static_cast<uint8_t>(run >> (k * Bits) & ((1u << Bits) - 1));
+    run = spread<Bits>(run);
+    std::memcpy(codes + i, &run, sizeof run);
   }
 }
 

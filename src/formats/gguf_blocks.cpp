@@ -38,14 +38,14 @@ void add_fifth_bits(uint32_t high, uint8_t* codes) {
   for (int j = 0; j < 32; ++j) codes[j] |= static_cast<uint8_t>((high >> j & 1) << 4);
 }
 
-bool decode_q4_0(const std::byte* block, DecodedBlock& to) {   // d, q[16]
+bool decode_q4_0(const std::byte* block, DecodedBlock& to) {  // d, q[16]
   const Bytes b = bytes(block);
   split_nibbles(b + 2, to.codes.data());
   std::memcpy(to.scales.data(), b, 2);
   return finite_f16(b);
 }
 
-bool decode_q4_1(const std::byte* block, DecodedBlock& to) {   // d, m, q[16]
+bool decode_q4_1(const std::byte* block, DecodedBlock& to) {  // d, m, q[16]
   const Bytes b = bytes(block);
   split_nibbles(b + 4, to.codes.data());
   std::memcpy(to.scales.data(), b, 2);
@@ -53,7 +53,7 @@ bool decode_q4_1(const std::byte* block, DecodedBlock& to) {   // d, m, q[16]
   return finite_f16(b) && finite_f16(b + 2);
 }
 
-bool decode_q5_0(const std::byte* block, DecodedBlock& to) {   // d, qh, q[16]
+bool decode_q5_0(const std::byte* block, DecodedBlock& to) {  // d, qh, q[16]
   const Bytes b = bytes(block);
   split_nibbles(b + 6, to.codes.data());
   add_fifth_bits(u32_at(b + 2), to.codes.data());
@@ -61,7 +61,7 @@ bool decode_q5_0(const std::byte* block, DecodedBlock& to) {   // d, qh, q[16]
   return finite_f16(b);
 }
 
-bool decode_q5_1(const std::byte* block, DecodedBlock& to) {   // d, m, qh, q[16]
+bool decode_q5_1(const std::byte* block, DecodedBlock& to) {  // d, m, qh, q[16]
   const Bytes b = bytes(block);
   split_nibbles(b + 8, to.codes.data());
   add_fifth_bits(u32_at(b + 4), to.codes.data());
@@ -70,9 +70,9 @@ bool decode_q5_1(const std::byte* block, DecodedBlock& to) {   // d, m, qh, q[16
   return finite_f16(b) && finite_f16(b + 2);
 }
 
-bool decode_q8_0(const std::byte* block, DecodedBlock& to) {   // d, i8 q[32]
+bool decode_q8_0(const std::byte* block, DecodedBlock& to) {  // d, i8 q[32]
   const Bytes b = bytes(block);
-  for (int j = 0; j < 32; ++j) to.codes[j] = b[2 + j] ^ 0x80;   // i8 + 128
+  for (int j = 0; j < 32; ++j) to.codes[j] = b[2 + j] ^ 0x80;  // i8 + 128
   std::memcpy(to.scales.data(), b, 2);
   return finite_f16(b);
 }
@@ -84,7 +84,7 @@ void split_pairs(Bytes q, uint8_t* codes) {
       for (int i = 0; i < 32; ++i) codes[128 * half + 32 * plane + i] = q[32 * half + i] >> (2 * plane) & 3;
 }
 
-bool decode_q2_k(const std::byte* block, DecodedBlock& to) {   // s[16], q[64], d, dmin
+bool decode_q2_k(const std::byte* block, DecodedBlock& to) {  // s[16], q[64], d, dmin
   const Bytes b = bytes(block);
   split_pairs(b + 16, to.codes.data());
   const float d = f16_at(b + 80), dmin = f16_at(b + 82);
@@ -95,7 +95,7 @@ bool decode_q2_k(const std::byte* block, DecodedBlock& to) {   // s[16], q[64], 
   return finite_f16(b + 80) && finite_f16(b + 82);
 }
 
-bool decode_q3_k(const std::byte* block, DecodedBlock& to) {   // h[32], q[64], s[12], d
+bool decode_q3_k(const std::byte* block, DecodedBlock& to) {  // h[32], q[64], s[12], d
   const Bytes b = bytes(block), s = b + 96;
   split_pairs(b + 32, to.codes.data());
   for (int plane = 0; plane < 8; ++plane)
@@ -127,14 +127,14 @@ void split_k_nibbles(Bytes q, uint8_t* codes) {
     }
 }
 
-bool decode_q4_k(const std::byte* block, DecodedBlock& to) {   // d, dmin, s[12], q[128]
+bool decode_q4_k(const std::byte* block, DecodedBlock& to) {  // d, dmin, s[12], q[128]
   const Bytes b = bytes(block);
   split_k_nibbles(b + 16, to.codes.data());
   put_k_scales(b + 4, f16_at(b), f16_at(b + 2), to);
   return finite_f16(b) && finite_f16(b + 2);
 }
 
-bool decode_q5_k(const std::byte* block, DecodedBlock& to) {   // d, dmin, s[12], qh[32], q[128]
+bool decode_q5_k(const std::byte* block, DecodedBlock& to) {  // d, dmin, s[12], qh[32], q[128]
   const Bytes b = bytes(block), high = b + 16;
   split_k_nibbles(b + 48, to.codes.data());
   for (int sub = 0; sub < 8; ++sub)
@@ -143,7 +143,7 @@ bool decode_q5_k(const std::byte* block, DecodedBlock& to) {   // d, dmin, s[12]
   return finite_f16(b) && finite_f16(b + 2);
 }
 
-bool decode_q6_k(const std::byte* block, DecodedBlock& to) {   // ql[128], qh[64], i8 s[16], d
+bool decode_q6_k(const std::byte* block, DecodedBlock& to) {  // ql[128], qh[64], i8 s[16], d
   const Bytes b = bytes(block);
   for (int half = 0; half < 2; ++half) {
     const Bytes low = b + 64 * half, high = b + 128 + 32 * half;
@@ -159,7 +159,7 @@ bool decode_q6_k(const std::byte* block, DecodedBlock& to) {   // ql[128], qh[64
   return finite_f16(b + 208);
 }
 
-bool decode_mxfp4(const std::byte* block, DecodedBlock& to) {   // e, q[16]
+bool decode_mxfp4(const std::byte* block, DecodedBlock& to) {  // e, q[16]
   const Bytes b = bytes(block);
   split_nibbles(b + 1, to.codes.data());
   to.scales[0] = block[0];
@@ -187,11 +187,14 @@ const std::array<GgufType, 14> kTypes{{
     {39, "MXFP4", 32, 17, {Coding::mxfp4, DType::f32, 4, 32, {}}, decode_mxfp4},
 }};
 
-struct OtherType { uint32_t id; std::string_view name; };
+struct OtherType {
+  uint32_t id;
+  std::string_view name;
+};
 constexpr std::array<OtherType, 21> kOthers{{
-    {9, "Q8_1"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-    {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"}, {24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"},
-    {29, "IQ1_M"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {40, "NVFP4"}, {41, "Q1_0"}, {4, "Q4_2"},
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},     {26, "I32"},   {27, "I64"},
+    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},   {41, "Q1_0"},  {4, "Q4_2"},
 }};
 
 }  // namespace

@@ -27,9 +27,9 @@ struct DecodedBlock {
 struct GgufType {
   uint32_t id;
   std::string_view name;
-  uint32_t block;          // elements
+  uint32_t block;  // elements
   uint32_t block_bytes;
-  WeightFormat format;     // what it becomes
+  WeightFormat format;  // what it becomes
   // False if a scale in the block is not finite. Null for dense types: the elements are taken as they are.
   bool (*decode)(const std::byte* block, DecodedBlock& into);
 };

@@ -31,8 +31,10 @@ class GgufCursor {
   // u64 length and UTF-8. The length is checked against `bytes_max` and the file before anything is allocated.
   std::string text(uint64_t bytes_max) {
     const uint64_t length = number<uint64_t>();
-    if (length > remaining()) fail("a string of " + std::to_string(length) + " bytes is announced, " + std::to_string(remaining()) + " are left");
-    if (length > bytes_max) fail("a string of " + std::to_string(length) + " bytes is longer than the " + std::to_string(bytes_max) + " allowed here");
+    if (length > remaining())
+      fail("a string of " + std::to_string(length) + " bytes is announced, " + std::to_string(remaining()) + " are left");
+    if (length > bytes_max)
+      fail("a string of " + std::to_string(length) + " bytes is longer than the " + std::to_string(bytes_max) + " allowed here");
     std::string value(length, '\0');
     take(reinterpret_cast<std::byte*>(value.data()), length);
     if (const auto at = find_invalid_utf8(value)) fail("a string is not valid UTF-8 from its byte " + std::to_string(*at));
@@ -40,14 +42,14 @@ class GgufCursor {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Code::data_loss, "broken GGUF file: " + what, source_.path() + " of " + std::to_string(size_) + " bytes, at byte " + std::to_string(position_) + ", " + doing_,
+    throw Error(Code::data_loss, "broken GGUF file: " + what,
+                source_.path() + " of " + std::to_string(size_) + " bytes, at byte " + std::to_string(position_) + ", " + doing_,
                 "fetch the file again");
   }
 
  private:
   void take(std::byte* into, size_t bytes) {
-    if (bytes > remaining())
-      fail(std::to_string(bytes) + " more bytes are needed, " + std::to_string(remaining()) + " are left");
+    if (bytes > remaining()) fail(std::to_string(bytes) + " more bytes are needed, " + std::to_string(remaining()) + " are left");
     while (bytes > 0) {
       if (used_ == buffer_.size()) refill();
       const size_t n = std::min(bytes, buffer_.size() - used_);

@@ -24,9 +24,14 @@ enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, stri
 
 size_t least_bytes(ValueType type) {
   switch (type) {
-    case ValueType::u8: case ValueType::i8: case ValueType::boolean: return 1;
-    case ValueType::u16: case ValueType::i16: return 2;
-    case ValueType::u32: case ValueType::i32: case ValueType::f32: return 4;
+    case ValueType::u8:
+    case ValueType::i8:
+    case ValueType::boolean: return 1;
+    case ValueType::u16:
+    case ValueType::i16: return 2;
+    case ValueType::u32:
+    case ValueType::i32:
+    case ValueType::f32: return 4;
     case ValueType::array: return 12;
     default: return 8;
   }
@@ -47,15 +52,19 @@ class Parser {
   }
 
  private:
-  struct Counts { uint64_t tensors, keys; };
+  struct Counts {
+    uint64_t tensors, keys;
+  };
 
   Counts preamble() {
     if (in_.number<uint32_t>() != 0x46554747) in_.fail("it does not begin with 'GGUF'");
     header_.version = in_.number<uint32_t>();
     if (header_.version != 0 && (header_.version & 0xffff) == 0)
-      throw Error(Code::unimplemented, "the GGUF file is big-endian", source_.path(), "convert it to little-endian (gguf-convert-endian of the gguf package)");
+      throw Error(Code::unimplemented, "the GGUF file is big-endian", source_.path(),
+                  "convert it to little-endian (gguf-convert-endian of the gguf package)");
     if (header_.version != 2 && header_.version != 3)
-      throw Error(Code::unimplemented, "GGUF version " + std::to_string(header_.version) + " is not read, only 2 and 3", source_.path(), "convert the model anew with a current converter");
+      throw Error(Code::unimplemented, "GGUF version " + std::to_string(header_.version) + " is not read, only 2 and 3", source_.path(),
+                  "convert the model anew with a current converter");
     in_.enter("the counts");
     const uint64_t tensors = in_.number<uint64_t>(), keys = in_.number<uint64_t>();
     constexpr uint64_t kLeastTensor = 8 + 4 + 4 + 8, kLeastKey = 8 + 4 + 1;
@@ -66,7 +75,8 @@ class Parser {
 
   void check_count(uint64_t count, const char* what, uint64_t least_bytes_each, uint64_t max) {
     if (count > in_.remaining() / least_bytes_each)
-      in_.fail(std::to_string(count) + " " + what + " are announced, more than the " + std::to_string(in_.remaining()) + " bytes left can hold");
+      in_.fail(std::to_string(count) + " " + what + " are announced, more than the " + std::to_string(in_.remaining()) +
+               " bytes left can hold");
     if (count > max) in_.fail(std::to_string(count) + " " + what + " are announced, at most " + std::to_string(max) + " are allowed");
   }
 
@@ -151,13 +161,15 @@ class Parser {
     read_shape(t);
     read_type(t);
     t.offset = in_.number<uint64_t>();
-    if (t.offset % alignment != 0) in_.fail("its offset " + std::to_string(t.offset) + " is no multiple of the alignment " + std::to_string(alignment));
+    if (t.offset % alignment != 0)
+      in_.fail("its offset " + std::to_string(t.offset) + " is no multiple of the alignment " + std::to_string(alignment));
     header_.tensors.push_back(std::move(t));
   }
 
   void read_shape(GgufTensor& t) {
     const uint32_t dimensions = in_.number<uint32_t>();
-    if (dimensions > kDimensionsMax) in_.fail("it has " + std::to_string(dimensions) + " dimensions, at most " + std::to_string(kDimensionsMax) + " are possible");
+    if (dimensions > kDimensionsMax)
+      in_.fail("it has " + std::to_string(dimensions) + " dimensions, at most " + std::to_string(kDimensionsMax) + " are possible");
     for (uint32_t i = 0; i < dimensions; ++i) {
       const uint64_t size = in_.number<uint64_t>();
       if (size == 0) in_.fail("a dimension is 0");
@@ -169,15 +181,17 @@ class Parser {
     const uint32_t id = in_.number<uint32_t>();
     t.type = find_gguf_type(id);
     if (t.type == nullptr)
-      throw Error(Code::unimplemented, "tensor " + shown(t.name) + " has the type " + gguf_type_name(id) + ", which is not read", source_.path(),
-                  "use a file in F16, BF16, Q8_0, MXFP4 or one of Q2_K to Q6_K");
+      throw Error(Code::unimplemented, "tensor " + shown(t.name) + " has the type " + gguf_type_name(id) + ", which is not read",
+                  source_.path(), "use a file in F16, BF16, Q8_0, MXFP4 or one of Q2_K to Q6_K");
     const uint64_t columns = t.shape.empty() ? 1 : t.shape.back();
     if (columns % t.type->block != 0)
-      in_.fail("rows of " + std::to_string(columns) + " elements do not divide into blocks of " + std::to_string(t.type->block) + " (" + std::string(t.type->name) + ")");
+      in_.fail("rows of " + std::to_string(columns) + " elements do not divide into blocks of " + std::to_string(t.type->block) + " (" +
+               std::string(t.type->name) + ")");
     std::optional<uint64_t> bytes = checked_mul(columns / t.type->block, t.type->block_bytes);
     for (size_t i = 0; bytes && i + 1 < t.shape.size(); ++i) bytes = checked_mul(*bytes, t.shape[i]);
     if (!bytes || *bytes > source_.size())
-      in_.fail("it would have " + (bytes ? std::to_string(*bytes) : std::string("more than 2^64")) + " bytes, the file has " + std::to_string(source_.size()));
+      in_.fail("it would have " + (bytes ? std::to_string(*bytes) : std::string("more than 2^64")) + " bytes, the file has " +
+               std::to_string(source_.size()));
     t.bytes = *bytes;
   }
 
@@ -194,14 +208,16 @@ class Parser {
       const auto begin = checked_add(t->offset, header_.data_begin);
       const auto past = begin ? checked_add(*begin, t->bytes) : std::nullopt;
       if (!past || *past > source_.size())
-        in_.fail("tensor " + shown(t->name) + " needs the file to have " + (past ? std::to_string(*past) : std::string("more than 2^64")) + " bytes, it has " + std::to_string(source_.size()));
+        in_.fail("tensor " + shown(t->name) + " needs the file to have " + (past ? std::to_string(*past) : std::string("more than 2^64")) +
+                 " bytes, it has " + std::to_string(source_.size()));
       if (*begin < end) in_.fail("tensors " + shown(last->name) + " and " + shown(t->name) + " overlap");
       t->offset = *begin;
       end = *past;
       last = t;
     }
     if (last && source_.size() > round_up(end, alignment))
-      in_.fail("the file has " + std::to_string(source_.size()) + " bytes, but its last tensor " + shown(last->name) + " ends at " + std::to_string(end));
+      in_.fail("the file has " + std::to_string(source_.size()) + " bytes, but its last tensor " + shown(last->name) + " ends at " +
+               std::to_string(end));
   }
 
   const ByteSource& source_;

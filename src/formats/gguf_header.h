@@ -17,16 +17,16 @@ namespace verbund::formats {
 
 struct GgufTensor {
   std::string name;
-  std::vector<size_t> shape;    // slowest first: [out, in]
+  std::vector<size_t> shape;  // slowest first: [out, in]
   const GgufType* type = nullptr;
-  uint64_t offset = 0;          // in the file
+  uint64_t offset = 0;  // in the file
   uint64_t bytes = 0;
 };
 
 struct GgufHeader {
   uint32_t version = 0;
   nlohmann::json metadata;
-  std::vector<GgufTensor> tensors;   // in file order
+  std::vector<GgufTensor> tensors;  // in file order
   uint64_t data_begin = 0;
 };
 

@@ -26,7 +26,8 @@ std::optional<uint64_t> count_at(const nlohmann::json& metadata, const char* key
 void place_block(const DecodedBlock& block, Range part, size_t row, size_t column, WeightMatrix& into) {
   const WeightFormat& f = into.format;
   const size_t group = static_cast<size_t>(f.group), groups = part.size() / group;
-  pack_codes(block.codes.data() + part.begin, part.size(), f.bits, into.codes.data() + row * f.code_row_bytes(into.cols) + column * f.bits / 8);
+  pack_codes(block.codes.data() + part.begin, part.size(), f.bits,
+             into.codes.data() + row * f.code_row_bytes(into.cols) + column * f.bits / 8);
   const size_t size = f.coding == Coding::affine ? size_of(f.dtype) : 1;
   const size_t at = (row * f.group_count(into.cols) + column / group) * size;
   std::memcpy(into.scales.data() + at, block.scales.data() + part.begin / group * size, groups * size);
@@ -38,7 +39,8 @@ void place_block(const DecodedBlock& block, Range part, size_t row, size_t colum
 GgufSource::GgufSource(std::vector<std::unique_ptr<ByteSource>> files) : files_(std::move(files)) {
   for (size_t i = 0; i < files_.size(); ++i) add_file(i);
   if (const auto total = count_at(metadata_, "split.tensors.count"); total && *total != infos_.size())
-    throw Error(Code::data_loss, "the shards have " + std::to_string(infos_.size()) + " tensors, announced are " + std::to_string(*total), path(), "fetch the model again");
+    throw Error(Code::data_loss, "the shards have " + std::to_string(infos_.size()) + " tensors, announced are " + std::to_string(*total),
+                path(), "fetch the model again");
   for (size_t i = 0; i < infos_.size(); ++i)
     if (!by_name_.emplace(infos_[i].name, i).second)
       throw Error(Code::data_loss, "tensor " + shown(infos_[i].name) + " is in two shards", path(), "fetch the model again");
@@ -65,9 +67,10 @@ void GgufSource::check_split(size_t index, const nlohmann::json& metadata) const
   if (!count && files_.size() == 1) return;
   if (count.value_or(0) == files_.size() && number.value_or(0) == index) return;
   if (files_.size() == 1 && *count <= 1) return;
-  throw Error(Code::data_loss, "the file says it is shard " + std::to_string(number.value_or(0) + 1) + " of " + std::to_string(count.value_or(1)) + ", its name says " +
-                                   std::to_string(index + 1) + " of " + std::to_string(files_.size()), files_[index]->path(),
-              "shards are named name-00001-of-0000n.gguf and lie in one folder");
+  throw Error(Code::data_loss,
+              "the file says it is shard " + std::to_string(number.value_or(0) + 1) + " of " + std::to_string(count.value_or(1)) +
+                  ", its name says " + std::to_string(index + 1) + " of " + std::to_string(files_.size()),
+              files_[index]->path(), "shards are named name-00001-of-0000n.gguf and lie in one folder");
 }
 
 const TensorInfo* GgufSource::find(std::string_view name) const {
@@ -86,6 +89,7 @@ void GgufSource::read(std::string_view name, Range rows, Range cols, WeightMatri
   const Place& place = places_[static_cast<size_t>(&info - infos_.data())];
   check_rect(info, rows, cols, files_[place.file]->path());
   into.resize(info.format, rows.size(), cols.size());
+  if (rows.empty() || cols.empty()) return;
   if (place.type->decode != nullptr) return read_blocks(info, place, rows, cols, into);
   const size_t size = place.type->block_bytes;
   read_rect(*files_[place.file], {place.offset, info.cols() * size, rows, {cols.begin * size, cols.end * size}}, into.codes.data());
@@ -97,15 +101,16 @@ void GgufSource::read_blocks(const TensorInfo& info, const Place& place, Range r
   DecodedBlock decoded;
   for_each_piece(*files_[place.file], {place.offset, info.cols() / block * block_bytes, rows, bytes}, block_bytes,
                  [&](size_t row, size_t first_byte, std::span<const std::byte> piece) {
-    size_t column = first_byte / block_bytes * block;
-    for (size_t at = 0; at < piece.size(); at += block_bytes, column += block) {
-      if (!place.type->decode(piece.data() + at, decoded))
-        throw Error(Code::data_loss, "tensor " + shown(info.name) + " has a scale that is not finite, in row " + std::to_string(row), files_[place.file]->path(),
-                    "the file is broken; fetch it again");
-      const size_t begin = std::max(column, cols.begin), end = std::min(column + block, cols.end);
-      place_block(decoded, {begin - column, end - column}, row - rows.begin, begin - cols.begin, into);
-    }
-  });
+                   size_t column = first_byte / block_bytes * block;
+                   for (size_t at = 0; at < piece.size(); at += block_bytes, column += block) {
+                     if (!place.type->decode(piece.data() + at, decoded))
+                       throw Error(Code::data_loss,
+                                   "tensor " + shown(info.name) + " has a scale that is not finite, in row " + std::to_string(row),
+                                   files_[place.file]->path(), "the file is broken; fetch it again");
+                     const size_t begin = std::max(column, cols.begin), end = std::min(column + block, cols.end);
+                     place_block(decoded, {begin - column, end - column}, row - rows.begin, begin - cols.begin, into);
+                   }
+                 });
 }
 
 std::vector<std::string> gguf_shards(const std::string& path) {
@@ -126,12 +131,15 @@ std::vector<std::string> gguf_shards(const std::string& path) {
     std::snprintf(text, sizeof text, "-%05u-of-%05u.gguf", i, count);
     return path.substr(0, stem) + text;
   };
-  if (index != 1) throw Error(Code::invalid_argument, "this is shard " + std::to_string(index) + " of " + std::to_string(count), path, "give the first one: " + shard(1));
+  if (index != 1)
+    throw Error(Code::invalid_argument, "this is shard " + std::to_string(index) + " of " + std::to_string(count), path,
+                "give the first one: " + shard(1));
   std::vector<std::string> paths;
   for (unsigned i = 1; i <= count; ++i) {
     paths.push_back(shard(i));
     if (!std::filesystem::exists(paths.back()))
-      throw Error(Code::not_found, "shard " + std::to_string(i) + " of " + std::to_string(count) + " is missing", paths.back(), "all shards must lie in one folder");
+      throw Error(Code::not_found, "shard " + std::to_string(i) + " of " + std::to_string(count) + " is missing", paths.back(),
+                  "all shards must lie in one folder");
   }
   return paths;
 }

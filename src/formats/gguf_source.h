@@ -24,11 +24,15 @@ class GgufSource final : public TensorSource {
   void read(std::string_view name, Range rows, Range cols, WeightMatrix& into) const override;
   std::string path() const override { return files_.front()->path(); }
 
-  nlohmann::json take_metadata() { return std::move(metadata_); }   // of the first file
+  nlohmann::json take_metadata() { return std::move(metadata_); }  // of the first file
   uint64_t bytes_on_disk() const;
 
  private:
-  struct Place { size_t file; const GgufType* type; uint64_t offset; };
+  struct Place {
+    size_t file;
+    const GgufType* type;
+    uint64_t offset;
+  };
 
   void add_file(size_t index);
   void check_split(size_t index, const nlohmann::json& metadata) const;
@@ -37,8 +41,8 @@ class GgufSource final : public TensorSource {
   std::vector<std::unique_ptr<ByteSource>> files_;
   nlohmann::json metadata_;
   std::vector<TensorInfo> infos_;
-  std::vector<Place> places_;                              // beside infos_
-  std::unordered_map<std::string_view, size_t> by_name_;   // views into infos_
+  std::vector<Place> places_;                             // beside infos_
+  std::unordered_map<std::string_view, size_t> by_name_;  // views into infos_
 };
 
 // The files that belong to `path`: itself, or all shards when it is named name-00001-of-0000n.gguf. Throws not_found

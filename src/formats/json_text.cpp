@@ -17,7 +17,7 @@ json parse_json_object(std::string_view text, const std::string& where) {
     value = json::parse(text, limit);
   } catch (const json::parse_error& e) {
     throw Error(Code::data_loss, "not valid JSON at byte " + std::to_string(e.byte), where, "the file is broken; fetch it again");
-  } catch (const json::exception&) {   // a number beyond every range
+  } catch (const json::exception&) {  // a number beyond every range
     throw Error(Code::data_loss, "not valid JSON", where, "the file is broken; fetch it again");
   }
   if (!value.is_object()) throw Error(Code::data_loss, std::string("a JSON object is expected, found ") + value.type_name(), where);

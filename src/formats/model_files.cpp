@@ -40,10 +40,12 @@ ModelFiles open_folder(const std::string& path) {
   const fs::path folder(path);
   if (!fs::exists(folder / "config.json")) {
     const std::string gguf = gguf_inside(path);
-    throw Error(Code::invalid_argument, "the folder has no config.json, so it is no model", path, gguf.empty() ? kHint : "for the GGUF file in it give " + gguf);
+    throw Error(Code::invalid_argument, "the folder has no config.json, so it is no model", path,
+                gguf.empty() ? kHint : "for the GGUF file in it give " + gguf);
   }
   ModelFiles model{Container::safetensors, path, nullptr, read_json_object((folder / "config.json").string(), kConfigBytesMax), {}, {}, 0};
-  if (const fs::path generation = folder / "generation_config.json"; fs::exists(generation)) model.generation_config = read_json_object(generation.string(), kConfigBytesMax);
+  if (const fs::path generation = folder / "generation_config.json"; fs::exists(generation))
+    model.generation_config = read_json_object(generation.string(), kConfigBytesMax);
   SafetensorsFiles files = find_safetensors(path);
   auto source = std::make_unique<SafetensorsSource>(path, open_all(files.paths), model.config, files.expected);
   model.bytes_on_disk = source->bytes_on_disk();
@@ -59,8 +61,10 @@ ModelFiles open_file(const std::string& path) {
   if (n == magic.size() && std::string_view(reinterpret_cast<const char*>(magic.data()), n) == "GGUF") return open_gguf(path);
   if (fs::path(path).extension() == ".safetensors")
     throw Error(Code::invalid_argument, "a weight file alone is no model", path, "give its folder, which has config.json too");
-  throw Error(Code::invalid_argument, "not a model: the file has " + std::to_string(file.size()) + " bytes and begins with " +
-                                          shown(std::string_view(reinterpret_cast<const char*>(magic.data()), n)), path, kHint);
+  throw Error(Code::invalid_argument,
+              "not a model: the file has " + std::to_string(file.size()) + " bytes and begins with " +
+                  shown(std::string_view(reinterpret_cast<const char*>(magic.data()), n)),
+              path, kHint);
 }
 
 }  // namespace
@@ -75,8 +79,6 @@ ModelFiles open_model(const std::string& path) try {
     case fs::file_type::none: throw Error(Code::permission_denied, "cannot look at it: " + problem.message(), path);
     default: throw Error(Code::invalid_argument, "neither a folder nor a regular file", path, kHint);
   }
-} catch (const fs::filesystem_error& e) {
-  throw Error(Code::permission_denied, "cannot read the folder: " + e.code().message(), path);
-}
+} catch (const fs::filesystem_error& e) { throw Error(Code::permission_denied, "cannot read the folder: " + e.code().message(), path); }
 
 }  // namespace verbund::formats

@@ -17,10 +17,10 @@ enum class Container { gguf, safetensors };
 
 struct ModelFiles {
   Container container;
-  std::string path;                                  // the folder or file as given
+  std::string path;  // the folder or file as given
   std::unique_ptr<TensorSource> tensors;
-  nlohmann::json config;                             // safetensors: config.json
-  nlohmann::json generation_config;                  // safetensors: generation_config.json or null
+  nlohmann::json config;             // safetensors: config.json
+  nlohmann::json generation_config;  // safetensors: generation_config.json or null
   // GGUF: all metadata by key, arrays included (large string arrays as JSON arrays too).
   // Integers, floats, bools, strings keep their kind.
   nlohmann::json metadata;

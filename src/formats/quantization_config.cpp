@@ -53,8 +53,10 @@ QuantizationConfig::QuantizationConfig(const json& config, const std::string& wh
   if (!it->is_object()) wrong("'quantization' in config.json is no object", where);
   general_ = parse_rule(*it, "'quantization' in config.json", where);
   for (const auto& [key, value] : it->items()) {
-    if (value.is_object()) overrides_[key] = parse_rule(value, "the quantisation of " + shown(key) + " in config.json", where);
-    else if (value.is_boolean() && !value.get<bool>()) overrides_[key] = std::nullopt;
+    if (value.is_object())
+      overrides_[key] = parse_rule(value, "the quantisation of " + shown(key) + " in config.json", where);
+    else if (value.is_boolean() && !value.get<bool>())
+      overrides_[key] = std::nullopt;
   }
 }
 

@@ -13,7 +13,7 @@ namespace verbund::formats {
 struct ModuleQuantization {
   int bits = 0;
   int group = 0;
-  std::string mode;     // "affine", "mxfp4", ...
+  std::string mode;  // "affine", "mxfp4", ...
 };
 
 class QuantizationConfig {
@@ -30,7 +30,7 @@ class QuantizationConfig {
  private:
   std::string where_;
   std::optional<ModuleQuantization> general_;
-  std::map<std::string, std::optional<ModuleQuantization>, std::less<>> overrides_;   // nullopt: explicitly not quantised
+  std::map<std::string, std::optional<ModuleQuantization>, std::less<>> overrides_;  // nullopt: explicitly not quantised
 };
 
 }  // namespace verbund::formats

@@ -10,7 +10,7 @@ namespace verbund::formats {
 
 struct SafetensorsFiles {
   std::vector<std::string> paths;
-  SafetensorsSource::Expected expected;   // from the index, if there is one
+  SafetensorsSource::Expected expected;  // from the index, if there is one
 };
 
 // model.safetensors.index.json decides; without it one file, or a complete set name-0000i-of-0000n.safetensors.

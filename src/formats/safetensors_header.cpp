@@ -96,7 +96,8 @@ class HeaderEvents final : public json::json_sax_t {
     in_metadata_ = name == "__metadata__";
     if (!names_.insert(name).second) broken(source_, "the name " + shown(name) + " occurs twice");
     if (in_metadata_) return true;
-    if (name.empty() || name.size() > kNameBytesMax) broken(source_, "the tensor name " + shown(name) + " has " + std::to_string(name.size()) + " bytes");
+    if (name.empty() || name.size() > kNameBytesMax)
+      broken(source_, "the tensor name " + shown(name) + " has " + std::to_string(name.size()) + " bytes");
     if (entries_.size() == kTensorsMax) broken(source_, "more than " + std::to_string(kTensorsMax) + " tensors");
     entry_.name = name;
     return true;
@@ -125,7 +126,8 @@ class HeaderEvents final : public json::json_sax_t {
     entry_.bytes = offsets_[1] - offsets_[0];
     const auto item = safetensors_item_bytes(entry_.dtype);
     if (item && elements * *item != entry_.bytes)
-      fail("of type " + entry_.dtype + " needs " + std::to_string(elements * *item) + " bytes, its data_offsets give " + std::to_string(entry_.bytes));
+      fail("of type " + entry_.dtype + " needs " + std::to_string(elements * *item) + " bytes, its data_offsets give " +
+           std::to_string(entry_.bytes));
     entries_.push_back(std::move(entry_));
     entry_ = {};
   }
@@ -144,11 +146,13 @@ class HeaderEvents final : public json::json_sax_t {
 
 std::string header_text(const ByteSource& source) {
   uint64_t length = 0;
-  if (source.size() < sizeof length) broken(source, "it has " + std::to_string(source.size()) + " bytes, fewer than the 8 of the header's length");
+  if (source.size() < sizeof length)
+    broken(source, "it has " + std::to_string(source.size()) + " bytes, fewer than the 8 of the header's length");
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > source.size() - sizeof length)
     broken(source, "the header is announced with " + std::to_string(length) + " bytes, the file has " + std::to_string(source.size()));
-  if (length > kHeaderBytesMax) broken(source, "the header has " + std::to_string(length) + " bytes, more than the " + std::to_string(kHeaderBytesMax) + " allowed");
+  if (length > kHeaderBytesMax)
+    broken(source, "the header has " + std::to_string(length) + " bytes, more than the " + std::to_string(kHeaderBytesMax) + " allowed");
   std::string text(length, '\0');
   source.read(sizeof length, std::as_writable_bytes(std::span(text)));
   if (text.empty() || text[0] != '{') broken(source, "the header does not begin with '{'");
@@ -163,21 +167,42 @@ void place_data(const ByteSource& source, uint64_t data_begin, std::vector<Safet
     const auto begin = checked_add(e.offset, data_begin);
     const auto past = begin ? checked_add(*begin, e.bytes) : std::nullopt;
     if (!past || *past > source.size())
-      broken(source, "tensor " + shown(e.name) + " needs the file to have " + (past ? std::to_string(*past) : std::string("more than 2^64")) + " bytes, it has " + std::to_string(source.size()));
+      broken(source, "tensor " + shown(e.name) + " needs the file to have " +
+                         (past ? std::to_string(*past) : std::string("more than 2^64")) + " bytes, it has " +
+                         std::to_string(source.size()));
     if (*begin < end) broken(source, "tensors " + shown(last->name) + " and " + shown(e.name) + " overlap");
     e.offset = *begin;
     end = *past;
     last = &e;
   }
-  if (source.size() > end) broken(source, "the file has " + std::to_string(source.size()) + " bytes, its header accounts for " + std::to_string(end));
+  if (source.size() > end)
+    broken(source, "the file has " + std::to_string(source.size()) + " bytes, its header accounts for " + std::to_string(end));
 }
 
 }  // namespace
 
 std::optional<size_t> safetensors_item_bytes(std::string_view dtype) {
-  struct Row { std::string_view name; size_t bytes; };
-  constexpr std::array<Row, 17> kRows{{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1}, {"U64", 8},
-                                       {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"C64", 8}}};
+  struct Row {
+    std::string_view name;
+    size_t bytes;
+  };
+  constexpr std::array<Row, 17> kRows{{{"F64", 8},
+                                       {"F32", 4},
+                                       {"F16", 2},
+                                       {"BF16", 2},
+                                       {"I64", 8},
+                                       {"I32", 4},
+                                       {"I16", 2},
+                                       {"I8", 1},
+                                       {"U64", 8},
+                                       {"U32", 4},
+                                       {"U16", 2},
+                                       {"U8", 1},
+                                       {"BOOL", 1},
+                                       {"F8_E4M3", 1},
+                                       {"F8_E5M2", 1},
+                                       {"F8_E8M0", 1},
+                                       {"C64", 8}}};
   for (const Row& row : kRows)
     if (row.name == dtype) return row.bytes;
   return std::nullopt;

@@ -17,9 +17,9 @@ namespace verbund::formats {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;            // as written: "F32", "BF16", "U32", ...
+  std::string dtype;  // as written: "F32", "BF16", "U32", ...
   std::vector<size_t> shape;
-  uint64_t offset = 0;          // in the file
+  uint64_t offset = 0;  // in the file
   uint64_t bytes = 0;
 };
 

@@ -31,7 +31,9 @@ std::string text(const std::vector<size_t>& shape) {
 }
 
 template <size_t N>
-bool among(int value, const std::array<int, N>& allowed) { return std::find(allowed.begin(), allowed.end(), value) != allowed.end(); }
+bool among(int value, const std::array<int, N>& allowed) {
+  return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
+}
 
 // The parts of one quantised module; biases is null for mxfp4.
 struct ModuleParts {
@@ -47,12 +49,14 @@ WeightFormat affine_format(const ModuleQuantization& q, const ModuleParts& parts
   if (!scale_type) mismatch("its scales are " + parts.scales.dtype + ", affine needs F32, F16 or BF16");
   if (parts.biases == nullptr) mismatch("it has no biases, which affine needs");
   if (parts.biases->dtype != parts.scales.dtype || parts.biases->shape != parts.scales.shape)
-    mismatch("its biases are " + parts.biases->dtype + " " + text(parts.biases->shape) + ", its scales " + parts.scales.dtype + " " + text(parts.scales.shape));
+    mismatch("its biases are " + parts.biases->dtype + " " + text(parts.biases->shape) + ", its scales " + parts.scales.dtype + " " +
+             text(parts.scales.shape));
   return {Coding::affine, *scale_type, q.bits, q.group, {}};
 }
 
 WeightFormat mxfp4_format(const ModuleQuantization& q, const ModuleParts& parts, const auto& mismatch) {
-  if (q.bits != 4 || q.group != 32) mismatch("mxfp4 has 4 bits and groups of 32, not " + std::to_string(q.bits) + " and " + std::to_string(q.group));
+  if (q.bits != 4 || q.group != 32)
+    mismatch("mxfp4 has 4 bits and groups of 32, not " + std::to_string(q.bits) + " and " + std::to_string(q.group));
   if (parts.scales.dtype != "U8") mismatch("its scales are " + parts.scales.dtype + ", mxfp4 needs U8");
   if (parts.biases != nullptr) mismatch("it has biases, which mxfp4 does not");
   return {Coding::mxfp4, DType::f32, 4, 32, {}};
@@ -64,7 +68,8 @@ size_t module_columns(const ModuleQuantization& q, const ModuleParts& parts, con
   const bool alike = w.size() >= 2 && w.size() == s.size() && std::equal(w.begin(), w.end() - 1, s.begin());
   const uint64_t columns = alike ? uint64_t(s.back()) * static_cast<uint64_t>(q.group) : 0;
   if (!alike || columns == 0 || uint64_t(w.back()) * 32 != columns * static_cast<uint64_t>(q.bits))
-    mismatch("weight " + text(w) + " and scales " + text(s) + " do not fit " + std::to_string(q.bits) + " bits in groups of " + std::to_string(q.group));
+    mismatch("weight " + text(w) + " and scales " + text(s) + " do not fit " + std::to_string(q.bits) + " bits in groups of " +
+             std::to_string(q.group));
   return columns;
 }
 
@@ -84,7 +89,8 @@ bool all_finite(const std::vector<std::byte>& values, const WeightFormat& format
 
 }  // namespace
 
-SafetensorsSource::SafetensorsSource(std::string folder, std::vector<std::unique_ptr<ByteSource>> files, const nlohmann::json& config, const Expected& expected)
+SafetensorsSource::SafetensorsSource(std::string folder, std::vector<std::unique_ptr<ByteSource>> files, const nlohmann::json& config,
+                                     const Expected& expected)
     : folder_(std::move(folder)), files_(std::move(files)) {
   const QuantizationConfig quantization(config, folder_);
   std::vector<std::string> order;
@@ -118,7 +124,8 @@ SafetensorsSource::Entries SafetensorsSource::collect(std::vector<std::string>& 
   for (const auto& [name, file] : expected) {
     const auto it = entries.find(name);
     if (it == entries.end() || it->second.file != file)
-      throw Error(Code::data_loss, "tensor " + shown(name) + " is not in the file where the index has it", files_[file]->path(), "fetch the model again");
+      throw Error(Code::data_loss, "tensor " + shown(name) + " is not in the file where the index has it", files_[file]->path(),
+                  "fetch the model again");
   }
   return entries;
 }
@@ -142,20 +149,26 @@ void SafetensorsSource::add_module(const std::string& module, const Entries& ent
   const Held* bias = biases == entries.end() ? nullptr : &biases->second;
   const ModuleQuantization& q = quantization.of(module);
   const auto mismatch = [&](const std::string& what) {
-    throw Error(Code::data_loss, "module " + shown(module) + ": " + what, files_[weight.file]->path(), "config.json and the weights must come from the same conversion");
+    throw Error(Code::data_loss, "module " + shown(module) + ": " + what, files_[weight.file]->path(),
+                "config.json and the weights must come from the same conversion");
   };
   const ModuleParts parts{weight.entry, scales.entry, bias ? &bias->entry : nullptr};
   TensorInfo info;
-  if (q.mode == "affine") info.format = affine_format(q, parts, mismatch);
-  else if (q.mode == "mxfp4") info.format = mxfp4_format(q, parts, mismatch);
-  else throw Error(Code::unimplemented, "module " + shown(module) + " is quantised as " + shown(q.mode) + ", which is not read", files_[weight.file]->path(), "use an affine or mxfp4 conversion");
+  if (q.mode == "affine")
+    info.format = affine_format(q, parts, mismatch);
+  else if (q.mode == "mxfp4")
+    info.format = mxfp4_format(q, parts, mismatch);
+  else
+    throw Error(Code::unimplemented, "module " + shown(module) + " is quantised as " + shown(q.mode) + ", which is not read",
+                files_[weight.file]->path(), "use an affine or mxfp4 conversion");
   info.name = weight.entry.name;
   info.shape = weight.entry.shape;
   info.shape.back() = module_columns(q, parts, mismatch);
   info.stored = info.format.name();
   info.stored_bytes = weight.entry.bytes + scales.entry.bytes + (bias ? bias->entry.bytes : 0);
   infos_.push_back(std::move(info));
-  places_.push_back({{weight.file, weight.entry.offset}, {scales.file, scales.entry.offset}, bias ? Part{bias->file, bias->entry.offset} : Part{}});
+  places_.push_back(
+      {{weight.file, weight.entry.offset}, {scales.file, scales.entry.offset}, bias ? Part{bias->file, bias->entry.offset} : Part{}});
 }
 
 const TensorInfo* SafetensorsSource::find(std::string_view name) const {
@@ -174,7 +187,8 @@ void SafetensorsSource::read(std::string_view name, Range rows, Range cols, Weig
   const Place& place = places_[static_cast<size_t>(&info - infos_.data())];
   const std::string& file = files_[place.codes.file]->path();
   if (!info.readable)
-    throw Error(Code::unimplemented, "tensor " + shown(name) + " has the type " + shown(info.stored) + ", which is not read", file, "weights are read as F32, F16, BF16 or quantised by MLX");
+    throw Error(Code::unimplemented, "tensor " + shown(name) + " has the type " + shown(info.stored) + ", which is not read", file,
+                "weights are read as F32, F16, BF16 or quantised by MLX");
   check_rect(info, rows, cols, file);
   const WeightFormat& f = info.format;
   into.resize(f, rows.size(), cols.size());
@@ -193,7 +207,9 @@ void SafetensorsSource::read_part(const Part& part, size_t row_bytes, Range rows
 
 void SafetensorsSource::check_finite(const TensorInfo& info, const WeightMatrix& m, Range rows) const {
   if (all_finite(m.scales, m.format) && all_finite(m.biases, m.format)) return;
-  throw Error(Code::data_loss, "tensor " + shown(info.name) + " has a scale or bias that is not finite, in rows " + std::to_string(rows.begin) + " to " + std::to_string(rows.end),
+  throw Error(Code::data_loss,
+              "tensor " + shown(info.name) + " has a scale or bias that is not finite, in rows " + std::to_string(rows.begin) + " to " +
+                  std::to_string(rows.end),
               folder_, "the file is broken; fetch it again");
 }
 

@@ -23,7 +23,8 @@ class SafetensorsSource final : public TensorSource {
 
   // `folder` is for messages; `config` is config.json (its quantization is all that is looked at). Throws data_loss and unimplemented as
   // the header and quantization_config.h do, and when a module's parts contradict the config: never a guess.
-  SafetensorsSource(std::string folder, std::vector<std::unique_ptr<ByteSource>> files, const nlohmann::json& config, const Expected& expected = {});
+  SafetensorsSource(std::string folder, std::vector<std::unique_ptr<ByteSource>> files, const nlohmann::json& config,
+                    const Expected& expected = {});
 
   std::span<const TensorInfo> tensors() const override { return infos_; }
   const TensorInfo* find(std::string_view name) const override;
@@ -32,9 +33,17 @@ class SafetensorsSource final : public TensorSource {
   uint64_t bytes_on_disk() const;
 
  private:
-  struct Part { size_t file = 0; uint64_t offset = 0; };
-  struct Place { Part codes, scales, biases; };
-  struct Held { size_t file; SafetensorsEntry entry; };
+  struct Part {
+    size_t file = 0;
+    uint64_t offset = 0;
+  };
+  struct Place {
+    Part codes, scales, biases;
+  };
+  struct Held {
+    size_t file;
+    SafetensorsEntry entry;
+  };
   using Entries = std::unordered_map<std::string, Held>;
 
   Entries collect(std::vector<std::string>& order, const Expected& expected) const;
@@ -46,8 +55,8 @@ class SafetensorsSource final : public TensorSource {
   std::string folder_;
   std::vector<std::unique_ptr<ByteSource>> files_;
   std::vector<TensorInfo> infos_;
-  std::vector<Place> places_;                              // beside infos_
-  std::unordered_map<std::string_view, size_t> by_name_;   // views into infos_
+  std::vector<Place> places_;                             // beside infos_
+  std::unordered_map<std::string_view, size_t> by_name_;  // views into infos_
 };
 
 }  // namespace verbund::formats

@@ -13,7 +13,8 @@ const TensorInfo& TensorSource::require(std::string_view name) const {
 std::vector<float> TensorSource::read_vector(std::string_view name) const {
   const TensorInfo& info = require(name);
   if (info.rows() != 1)
-    throw Error(Code::invalid_argument, "tensor '" + info.name + "' is a matrix of " + std::to_string(info.rows()) + " rows, not a vector", path());
+    throw Error(Code::invalid_argument, "tensor '" + info.name + "' is a matrix of " + std::to_string(info.rows()) + " rows, not a vector",
+                path());
   WeightMatrix row;
   read(name, {0, 1}, {0, info.cols()}, row);
   std::vector<float> values(info.cols());

@@ -21,13 +21,13 @@ struct TensorInfo {
   // As the file has it, e.g. "model.layers.0.mlp.down_proj.weight" or "blk.0.ffn_down.weight".
   // An MLX module (weight u32 + scales + biases) is one tensor, named by its ".weight".
   std::string name;
-  std::vector<size_t> shape;   // [rows, cols] or [n]; slowest first (GGUF dimensions are reversed into this order)
-  WeightFormat format;         // the form read() delivers
-  std::string stored;          // what the file calls it: "Q4_1", "BF16", "affine4 g64"
-  uint64_t stored_bytes = 0;   // in the file
-  bool exact = true;           // false: requantised on the way in (then `note` states what and the worst error)
+  std::vector<size_t> shape;  // [rows, cols] or [n]; slowest first (GGUF dimensions are reversed into this order)
+  WeightFormat format;        // the form read() delivers
+  std::string stored;         // what the file calls it: "Q4_1", "BF16", "affine4 g64"
+  uint64_t stored_bytes = 0;  // in the file
+  bool exact = true;          // false: requantised on the way in (then `note` states what and the worst error)
   std::string note;
-  bool readable = true;        // false: listed only; read() throws unimplemented naming `stored` (safetensors: integers, fp8, ...)
+  bool readable = true;  // false: listed only; read() throws unimplemented naming `stored` (safetensors: integers, fp8, ...)
 
   // More than two dimensions (stacked experts [E, out, in]) are read as one matrix of E * out rows.
   size_t rows() const {
@@ -44,8 +44,8 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  virtual std::span<const TensorInfo> tensors() const = 0;       // in file order
-  virtual const TensorInfo* find(std::string_view name) const = 0;   // nullptr if absent
+  virtual std::span<const TensorInfo> tensors() const = 0;          // in file order
+  virtual const TensorInfo* find(std::string_view name) const = 0;  // nullptr if absent
 
   // Reads rows x cols of matrix `name`. For quantised forms cols.begin and cols.end are multiples of `group` and of 32
   // (or the row's end). `into` is resized, keeping its capacity. Scratch beyond it is at most kReadScratch.
@@ -55,7 +55,7 @@ class TensorSource {
   // A whole vector (norm weights, biases) as f32; exact.
   std::vector<float> read_vector(std::string_view name) const;
 
-  const TensorInfo& require(std::string_view name) const;        // throws not_found
+  const TensorInfo& require(std::string_view name) const;  // throws not_found
   virtual std::string path() const = 0;
 };
 

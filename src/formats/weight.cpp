@@ -90,7 +90,7 @@ float f16_to_f32(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;   // zero and subnormals: exact
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // zero and subnormals: exact
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
@@ -98,8 +98,8 @@ uint16_t f32_to_f16(float v) {
   const uint32_t u = std::bit_cast<uint32_t>(v), magnitude = u & 0x7fffffffu;
   const uint16_t sign = static_cast<uint16_t>(u >> 16 & 0x8000);
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00;   // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {                        // below 2^-14: a multiple of 2^-24
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00;  // 65520 and above round to infinity
+  if (magnitude < 0x38800000u) {                       // below 2^-14: a multiple of 2^-24
     // Adding 2^-1 puts the unit of the last place at 2^-24: the addition itself rounds to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
@@ -122,8 +122,10 @@ void dequantise_row(const WeightMatrix& m, size_t row, float* out) {
   for (size_t g = 0; g < groups; ++g) {
     unpack_codes(packed + g * group * m.format.bits / 8, group, m.format.bits, codes.data());
     const size_t index = row * groups + g;
-    if (m.format.coding == Coding::affine) affine_group(m, index, codes.data(), out + g * group);
-    else mxfp4_group(m, index, codes.data(), out + g * group);
+    if (m.format.coding == Coding::affine)
+      affine_group(m, index, codes.data(), out + g * group);
+    else
+      mxfp4_group(m, index, codes.data(), out + g * group);
   }
 }
 

@@ -18,19 +18,23 @@ std::vector<std::byte> random_bytes(size_t n) {
 TEST(ReadRect, EqualsSlicingByHand) {
   const std::vector<std::byte> bytes = random_bytes(7 << 20);
   const MemoryBytes source(bytes, "memory");
-  struct Case { size_t offset, stride; Range rows, bytes; };
-  const Case cases[] = {
-      {3, 100, {0, 5}, {0, 100}},                       // whole rows
-      {3, 100, {2, 50}, {10, 90}},                      // small gaps, one band
-      {64, 30000, {1, 200}, {128, 29000}},              // small gaps, several bands
-      {64, 100000, {1, 60}, {512, 1024}},               // large gaps, row by row
-      {0, 3 << 20, {0, 2}, {1 << 10, (3 << 20) - 64}},  // rows longer than the scratch, small gap
-      {0, 3 << 20, {1, 2}, {0, 2 << 20}},               // a single row
-      {0, 100, {4, 4}, {0, 100}}, {0, 100, {0, 4}, {7, 7}}};
+  struct Case {
+    size_t offset, stride;
+    Range rows, bytes;
+  };
+  const Case cases[] = {{3, 100, {0, 5}, {0, 100}},                       // whole rows
+                        {3, 100, {2, 50}, {10, 90}},                      // small gaps, one band
+                        {64, 30000, {1, 200}, {128, 29000}},              // small gaps, several bands
+                        {64, 100000, {1, 60}, {512, 1024}},               // large gaps, row by row
+                        {0, 3 << 20, {0, 2}, {1 << 10, (3 << 20) - 64}},  // rows longer than the scratch, small gap
+                        {0, 3 << 20, {1, 2}, {0, 2 << 20}},               // a single row
+                        {0, 100, {4, 4}, {0, 100}},
+                        {0, 100, {0, 4}, {7, 7}}};
   for (const Case& c : cases) {
     std::vector<std::byte> expected, got(c.rows.size() * c.bytes.size());
     for (size_t r = c.rows.begin; r < c.rows.end; ++r)
-      expected.insert(expected.end(), bytes.begin() + static_cast<ptrdiff_t>(c.offset + r * c.stride + c.bytes.begin), bytes.begin() + static_cast<ptrdiff_t>(c.offset + r * c.stride + c.bytes.end));
+      expected.insert(expected.end(), bytes.begin() + static_cast<ptrdiff_t>(c.offset + r * c.stride + c.bytes.begin),
+                      bytes.begin() + static_cast<ptrdiff_t>(c.offset + r * c.stride + c.bytes.end));
     reset_allocation_probe();
     read_rect(source, {c.offset, c.stride, c.rows, c.bytes}, got.data());
     EXPECT_LE(largest_allocation(), kReadScratch);

@@ -79,9 +79,7 @@ TEST(GgufHostile, EveryByteChanged) {
       try {
         const GgufSource source(files(in_memory(changed)));
         for (const TensorInfo& info : source.tensors()) read_all(source, info.name);
-      } catch (const Error& e) {
-        EXPECT_NE(to_string(e.code()), "internal");
-      }
+      } catch (const Error& e) { EXPECT_NE(to_string(e.code()), "internal"); }
       EXPECT_LE(largest_allocation(), size_t(256) << 10);
     }
 }
@@ -97,7 +95,7 @@ TEST(GgufHostile, NotGguf) {
 
 TEST(GgufHostile, HugeCounts) {
   for (const uint64_t n : {uint64_t(1) << 63, UINT64_MAX, uint64_t(1) << 32, uint64_t(1000)}) {
-    expect_broken(head(n, 0).fill(19, 0), {std::to_string(n).c_str(), "tensors"});   // 43 bytes
+    expect_broken(head(n, 0).fill(19, 0), {std::to_string(n).c_str(), "tensors"});  // 43 bytes
     expect_broken(head(0, n).fill(19, 0), {std::to_string(n).c_str(), "keys"});
     expect_broken(head(0, 1).u64(n).fill(99, 'k'), {std::to_string(n).c_str()});
     expect_broken(head(0, 1).text("k").u32(kString).u64(n).raw("text"), {std::to_string(n).c_str(), "'k'"});
@@ -188,7 +186,8 @@ TEST(GgufHostile, Alignment) {
     return tensor(b, "w", {4}, kTypeF32, 0).align(64).fill(16, 0);
   };
   EXPECT_NO_THROW(parse_gguf_header(*in_memory(with(64))));
-  for (const uint64_t bad : {uint64_t(0), uint64_t(3), uint64_t(48), uint64_t(1) << 32, uint64_t(1) << 63, UINT64_MAX}) expect_broken(with(bad), {"alignment"});
+  for (const uint64_t bad : {uint64_t(0), uint64_t(3), uint64_t(48), uint64_t(1) << 32, uint64_t(1) << 63, UINT64_MAX})
+    expect_broken(with(bad), {"alignment"});
   expect_broken(head(0, 1).text("general.alignment").u32(kString).text("32"), {"alignment"});
   expect_broken(head(0, 1).text("general.alignment").u32(kF32).f32(32), {"alignment"});
 }

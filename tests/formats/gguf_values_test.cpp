@@ -13,7 +13,8 @@ namespace {
 const std::string kData = std::string(VERBUND_TEST_DATA) + "/formats/";
 
 std::unique_ptr<TensorSource> expectations() {
-  return std::make_unique<SafetensorsSource>("expected", files(std::make_unique<FileBytes>(kData + "types.safetensors")), nlohmann::json::object());
+  return std::make_unique<SafetensorsSource>("expected", files(std::make_unique<FileBytes>(kData + "types.safetensors")),
+                                             nlohmann::json::object());
 }
 
 class GgufValues : public testing::TestWithParam<const char*> {
@@ -38,16 +39,19 @@ TEST_P(GgufValues, ManyThreadsReadOneSource) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GgufValues,
-                         testing::Values("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4"),
+                         testing::Values("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+                                         "Q6_K", "MXFP4"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(GgufFormats, TranslateAsDocumented) {
   const ModelFiles model = open_model(kData + "types.gguf");
   const std::map<std::string, WeightFormat> expected{
-      {"F32", {Coding::dense, DType::f32, 0, 0, {}}},    {"F16", {Coding::dense, DType::f16, 0, 0, {}}},     {"BF16", {Coding::dense, DType::bf16, 0, 0, {}}},
-      {"Q4_0", {Coding::affine, DType::f16, 4, 32, 8}},  {"Q4_1", {Coding::affine, DType::f16, 4, 32, {}}},  {"Q5_0", {Coding::affine, DType::f16, 5, 32, 16}},
-      {"Q5_1", {Coding::affine, DType::f16, 5, 32, {}}}, {"Q8_0", {Coding::affine, DType::f16, 8, 32, 128}}, {"Q2_K", {Coding::affine, DType::f32, 2, 16, {}}},
-      {"Q3_K", {Coding::affine, DType::f32, 3, 16, 4}},  {"Q4_K", {Coding::affine, DType::f32, 4, 32, {}}},  {"Q5_K", {Coding::affine, DType::f32, 5, 32, {}}},
+      {"F32", {Coding::dense, DType::f32, 0, 0, {}}},    {"F16", {Coding::dense, DType::f16, 0, 0, {}}},
+      {"BF16", {Coding::dense, DType::bf16, 0, 0, {}}},  {"Q4_0", {Coding::affine, DType::f16, 4, 32, 8}},
+      {"Q4_1", {Coding::affine, DType::f16, 4, 32, {}}}, {"Q5_0", {Coding::affine, DType::f16, 5, 32, 16}},
+      {"Q5_1", {Coding::affine, DType::f16, 5, 32, {}}}, {"Q8_0", {Coding::affine, DType::f16, 8, 32, 128}},
+      {"Q2_K", {Coding::affine, DType::f32, 2, 16, {}}}, {"Q3_K", {Coding::affine, DType::f32, 3, 16, 4}},
+      {"Q4_K", {Coding::affine, DType::f32, 4, 32, {}}}, {"Q5_K", {Coding::affine, DType::f32, 5, 32, {}}},
       {"Q6_K", {Coding::affine, DType::f32, 6, 16, 32}}, {"MXFP4", {Coding::mxfp4, DType::f32, 4, 32, {}}}};
   ASSERT_EQ(model.tensors->tensors().size(), expected.size());
   for (const TensorInfo& info : model.tensors->tensors()) {

@@ -25,7 +25,11 @@ TEST_F(OpenModel, SaysWhatAPathIsThatIsNoModel) {
   expect(Code::invalid_argument, "/dev/null", {"/dev/null", "regular"});
   expect(Code::invalid_argument, folder_.path(), {"config.json"});
   expect(Code::invalid_argument, folder_.write("empty", ""), {"0 bytes"});
-  expect(Code::invalid_argument, folder_.write("elf", "\x7f" "ELF and more"), {"'\\x7fELF'", "13 bytes", "GGUF"});
+  expect(Code::invalid_argument,
+         folder_.write("elf",
+                       "\x7f"
+                       "ELF and more"),
+         {"'\\x7fELF'", "13 bytes", "GGUF"});
   expect(Code::invalid_argument, folder_.write("x.safetensors", "12345678"), {"folder"});
   const std::string pipe = folder_.path() + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -50,7 +54,8 @@ TEST_F(OpenModel, ReadsOneFileOrAnIndexOrACompleteSet) {
   EXPECT_EQ(model.tensors->tensors().size(), 2u);
   EXPECT_EQ(model.tensors->read_vector("c"), std::vector<float>{3});
 
-  for (const char* name : {"model.safetensors", "x1.safetensors", "x2.safetensors", "model.safetensors.index.json"}) std::filesystem::remove(folder_.path() + "/" + name);
+  for (const char* name : {"model.safetensors", "x1.safetensors", "x2.safetensors", "model.safetensors.index.json"})
+    std::filesystem::remove(folder_.path() + "/" + name);
   write_shard("model-00001-of-00002.safetensors", "b", 4);
   expect(Code::not_found, folder_.path(), {"index.json"});
   write_shard("model-00002-of-00002.safetensors", "c", 5);
@@ -64,7 +69,8 @@ TEST_F(OpenModel, RefusesIndexesThatLeadElsewhereOrLie) {
   folder_.write("config.json", "{}");
   write_shard("x.safetensors", "a", 1);
   const auto index = [&](const std::string& map) { folder_.write("model.safetensors.index.json", "{\"weight_map\":" + map + "}"); };
-  for (const char* name : {"../x.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "a\\\\b", "c:x", "x\\u0000.safetensors"}) {
+  for (const char* name :
+       {"../x.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "a\\\\b", "c:x", "x\\u0000.safetensors"}) {
     index("{\"a\":\"" + std::string(name) + "\"}");
     expect(Code::permission_denied, folder_.path(), {"plain name"});
   }

@@ -13,17 +13,23 @@ using nlohmann::json;
 void expect_broken(const Bytes& file, std::initializer_list<const char*> words) {
   const auto source = in_memory(file);
   // The header is held once as text: no longer than the file.
-  expect_refused(Code::data_loss, words, [&] { parse_safetensors_header(*source); }, (256 << 10) + file.data.size());
+  expect_refused(
+      Code::data_loss, words, [&] { parse_safetensors_header(*source); }, (256 << 10) + file.data.size());
 }
 
 // {"t": {dtype F32, shape [2], data_offsets [0, 8]}} with one part replaced.
 Bytes one(std::string_view dtype, std::string_view shape, std::string_view offsets, size_t data = 8) {
-  return safetensors_file("{\"t\":{\"dtype\":" + std::string(dtype) + ",\"shape\":" + std::string(shape) + ",\"data_offsets\":" + std::string(offsets) + "}}", data);
+  return safetensors_file(
+      "{\"t\":{\"dtype\":" + std::string(dtype) + ",\"shape\":" + std::string(shape) + ",\"data_offsets\":" + std::string(offsets) + "}}",
+      data);
 }
 
 TEST(SafetensorsHeader, ReadsEntriesInDataOrder) {
   const auto entries = parse_safetensors_header(*in_memory(safetensors_file(
-      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]},"a":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"},"s":{"dtype":"U8","shape":[],"data_offsets":[12,13]},"e":{"dtype":"F32","shape":[0,4],"data_offsets":[13,13]}}   )", 13)));
+      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]},)"
+      R"("a":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"},"s":{"dtype":"U8","shape":[],"data_offsets":[12,13]},)"
+      R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[13,13]}}   )",
+      13)));
   ASSERT_EQ(entries.size(), 4u);
   EXPECT_EQ(entries[0].name, "a");
   EXPECT_EQ(entries[1].name, "b");
@@ -54,7 +60,8 @@ TEST(SafetensorsHostile, EveryByteChanged) {
   const Bytes whole = one("\"F32\"", "[2]", "[0,8]");
   std::mt19937 random(7);
   for (size_t at = 0; at < whole.data.size(); ++at)
-    for (const unsigned value : {0u, 0x7fu, 0x80u, 0xffu, unsigned('"'), unsigned('['), unsigned('9'), static_cast<unsigned>(random() & 255)}) {
+    for (const unsigned value :
+         {0u, 0x7fu, 0x80u, 0xffu, unsigned('"'), unsigned('['), unsigned('9'), static_cast<unsigned>(random() & 255)}) {
       Bytes changed = whole;
       changed.data[at] = static_cast<std::byte>(value);
       reset_allocation_probe();
@@ -62,9 +69,7 @@ TEST(SafetensorsHostile, EveryByteChanged) {
         const SafetensorsSource source("folder", files(in_memory(changed)), json::object());
         for (const TensorInfo& info : source.tensors())
           if (info.readable) read_all(source, info.name);
-      } catch (const Error& e) {
-        EXPECT_NE(to_string(e.code()), "internal");
-      }
+      } catch (const Error& e) { EXPECT_NE(to_string(e.code()), "internal"); }
       EXPECT_LE(largest_allocation(), size_t(256) << 10);
     }
 }
@@ -73,7 +78,7 @@ TEST(SafetensorsHostile, HeaderLength) {
   for (const uint64_t n : {uint64_t(100), uint64_t(1) << 40, uint64_t(1) << 63, UINT64_MAX, UINT64_MAX - 7})
     expect_broken(Bytes().u64(n).raw("{}").fill(33, ' '), {std::to_string(n).c_str()});
   expect_broken(Bytes().u64(0), {"'{'"});
-  TempFolder folder;   // a sparse file: longer than any header may be, but nothing on the disk
+  TempFolder folder;  // a sparse file: longer than any header may be, but nothing on the disk
   const std::string path = folder.write("sparse.safetensors", Bytes().u64(200'000'000));
   std::filesystem::resize_file(path, 300'000'000);
   const FileBytes sparse(path);
@@ -81,7 +86,9 @@ TEST(SafetensorsHostile, HeaderLength) {
 }
 
 TEST(SafetensorsHostile, Json) {
-  const auto broken = [](std::string_view header, std::initializer_list<const char*> words) { expect_broken(safetensors_file(header), words); };
+  const auto broken = [](std::string_view header, std::initializer_list<const char*> words) {
+    expect_broken(safetensors_file(header), words);
+  };
   broken("[]", {"'{'"});
   broken("{", {"JSON at byte"});
   broken("{}x", {"JSON at byte"});
@@ -99,7 +106,11 @@ TEST(SafetensorsHostile, Json) {
 }
 
 TEST(SafetensorsHostile, DeepNesting) {
-  const std::string lists(100000, '['), objects = [] { std::string s; for (int i = 0; i < 50000; ++i) s += "{\"a\":"; return s; }();
+  const std::string lists(100000, '['), objects = [] {
+    std::string s;
+    for (int i = 0; i < 50000; ++i) s += "{\"a\":";
+    return s;
+  }();
   expect_broken(safetensors_file("{\"t\":{\"shape\":" + lists), {"'t'", "list"});
   expect_broken(safetensors_file(objects), {"object"});
 }
@@ -133,11 +144,15 @@ TEST(SafetensorsHostile, ShapesAndPlaces) {
   expect_broken(one("\"F32\"", "[2]", "[0,8]", 9), {"accounts for"});
   expect_broken(one("\"F32\"", "[2]", "[0,8]", 7), {"'t'"});
   expect_broken(one("\"F32\"", "[2]", "[4,12]"), {"'t'"});
-  expect_broken(safetensors_file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), {"overlap", "'a'", "'b'"});
+  expect_broken(
+      safetensors_file(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8),
+      {"overlap", "'a'", "'b'"});
 }
 
 TEST(SafetensorsHostile, DuplicateKeys) {
-  expect_broken(safetensors_file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), {"'a'", "twice"});
+  expect_broken(
+      safetensors_file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8),
+      {"'a'", "twice"});
   expect_broken(one("\"F32\",\"dtype\":\"F16\"", "[2]", "[0,8]"), {"'t'", "'dtype' twice"});
 }
 
@@ -149,7 +164,10 @@ TEST(SafetensorsHostile, UnknownTypeIsListedButNotRead) {
 
 // ---- quantised modules
 
-struct Part { std::string name, dtype; std::vector<size_t> shape; };
+struct Part {
+  std::string name, dtype;
+  std::vector<size_t> shape;
+};
 
 Bytes module_file(const std::vector<Part>& parts, uint8_t fill = 0) {
   json header = json::object();
@@ -169,7 +187,8 @@ Bytes module_file(const std::vector<Part>& parts, uint8_t fill = 0) {
 std::vector<Part> affine4() { return {{"m.weight", "U32", {2, 16}}, {"m.scales", "F16", {2, 2}}, {"m.biases", "F16", {2, 2}}}; }
 json quantization(int bits, int group) { return {{"quantization", {{"bits", bits}, {"group_size", group}}}}; }
 
-void expect_mismatch(const std::vector<Part>& parts, const json& config, std::initializer_list<const char*> words, Code code = Code::data_loss) {
+void expect_mismatch(const std::vector<Part>& parts, const json& config, std::initializer_list<const char*> words,
+                     Code code = Code::data_loss) {
   const Bytes file = module_file(parts);
   expect_refused(code, words, [&] { SafetensorsSource("folder", files(in_memory(file)), config); });
 }
@@ -227,7 +246,7 @@ TEST(MlxModule, Mxfp4HasByteScalesAndNoBiases) {
   const SafetensorsSource source("folder", files(in_memory(module_file(parts))), config);
   EXPECT_EQ(source.require("m.weight").format.coding, Coding::mxfp4);
   EXPECT_EQ(source.require("m.weight").cols(), 64u);
-  expect_mismatch(parts, quantization(4, 32), {"'m'", "U8"});   // an affine rule without biases
+  expect_mismatch(parts, quantization(4, 32), {"'m'", "U8"});  // an affine rule without biases
   parts.push_back({"m.biases", "U8", {2, 2}});
   expect_mismatch(parts, config, {"'m'", "biases"});
   config["quantization"]["mode"] = "nvfp4";
@@ -247,7 +266,8 @@ TEST(ForeignQuantisation, IsRefusedByName) {
   }
   expect_mismatch(affine4(), {{"quantization", 5}}, {"quantization"});
   // MLX writes its rule under both names.
-  EXPECT_NO_THROW(SafetensorsSource("folder", files(in_memory(module_file(affine4()))), {{"quantization_config", {{"bits", 4}, {"group_size", 64}}}}));
+  EXPECT_NO_THROW(
+      SafetensorsSource("folder", files(in_memory(module_file(affine4()))), {{"quantization_config", {{"bits", 4}, {"group_size", 64}}}}));
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
 #include "support.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <random>
 
 namespace {
 thread_local size_t largest = 0;
-}
+}  // namespace
 
 void* operator new(size_t bytes) {
   largest = std::max(largest, bytes);
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
   throw std::bad_alloc();
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  largest = std::max(largest, bytes);
+  return std::malloc(bytes ? bytes : 1);
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
@@ -34,7 +39,8 @@ void expect_slices(const TensorSource& source, std::string_view name, const std:
     const std::vector<float> part = read_values(source, name, rows, cols);
     std::vector<float> expected;
     for (size_t r = rows.begin; r < rows.end; ++r)
-      expected.insert(expected.end(), whole.begin() + static_cast<ptrdiff_t>(r * info.cols() + cols.begin), whole.begin() + static_cast<ptrdiff_t>(r * info.cols() + cols.end));
+      expected.insert(expected.end(), whole.begin() + static_cast<ptrdiff_t>(r * info.cols() + cols.begin),
+                      whole.begin() + static_cast<ptrdiff_t>(r * info.cols() + cols.end));
     ASSERT_EQ(part, expected) << name << " rows " << rows.begin << ".." << rows.end << " columns " << cols.begin << ".." << cols.end;
   }
 }

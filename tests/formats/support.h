@@ -38,7 +38,7 @@ struct Bytes {
     for (const char c : text) data.push_back(static_cast<std::byte>(c));
     return *this;
   }
-  Bytes& text(std::string_view t) { return u64(t.size()).raw(t); }   // a GGUF string
+  Bytes& text(std::string_view t) { return u64(t.size()).raw(t); }  // a GGUF string
   Bytes& fill(size_t count, uint8_t value) {
     data.insert(data.end(), count, std::byte{value});
     return *this;
@@ -73,7 +73,8 @@ class TempFolder {
   std::string path() const { return path_; }
   std::string write(const std::string& name, const Bytes& bytes) const {
     const std::string file = path_ + "/" + name;
-    std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data.data()), static_cast<std::streamsize>(bytes.data.size()));
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data.data()), static_cast<std::streamsize>(bytes.data.size()));
     return file;
   }
   std::string write(const std::string& name, std::string_view text) const { return write(name, Bytes().raw(text)); }
@@ -99,7 +100,7 @@ void expect_refused(Code code, std::initializer_list<const char*> words, F&& par
     for (const char* word : words) EXPECT_THAT(e.what(), testing::HasSubstr(word));
   }
   EXPECT_LE(largest_allocation(), allocation_max);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));   // milliseconds, with room for sanitizers
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));  // milliseconds, with room for sanitizers
 }
 
 inline std::vector<float> dequantise(const WeightMatrix& m) {

@@ -17,8 +17,10 @@ TEST(Half, EveryF16SurvivesTheWayThroughF32) {
   for (uint32_t h = 0; h < 0x10000; ++h) {
     const auto bits = static_cast<uint16_t>(h);
     const float v = f16_to_f32(bits);
-    if (std::isnan(v)) EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(v))));
-    else ASSERT_EQ(f32_to_f16(v), bits);
+    if (std::isnan(v))
+      EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(v))));
+    else
+      ASSERT_EQ(f32_to_f16(v), bits);
   }
 }
 
@@ -31,11 +33,11 @@ TEST(Half, KnownValues) {
   EXPECT_EQ(f16_to_f32(0xfc00), -kInf);
   EXPECT_EQ(f32_to_f16(65519.996f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.f), 0x7c00);
-  EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);                       // tie to even
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);  // tie to even
   EXPECT_EQ(f32_to_f16(std::nextafter(0x1p-25f, 1.f)), 0x0001);
   EXPECT_EQ(f32_to_f16(-0.f), 0x8000);
-  EXPECT_EQ(f32_to_f16(1.f + 0x1p-11f), 0x3c00);                 // tie to even, down
-  EXPECT_EQ(f32_to_f16(1.f + 3 * 0x1p-11f), 0x3c02);             // tie to even, up
+  EXPECT_EQ(f32_to_f16(1.f + 0x1p-11f), 0x3c00);      // tie to even, down
+  EXPECT_EQ(f32_to_f16(1.f + 3 * 0x1p-11f), 0x3c02);  // tie to even, up
 }
 
 // Nearest, ties to even, decided in f64 where both differences are exact.
@@ -58,9 +60,9 @@ TEST(Half, RoundsToNearestEven) {
     if (std::isnan(v)) continue;
     if (std::abs(v) < 65504.f) expect_nearest(v, f32_to_f16(v), f16_to_f32);
     if (std::abs(v) < 3e38f) expect_nearest(v, f32_to_bf16(v), bf16_to_f32);
-    const float small = static_cast<float>(random()) * 0x1p-50f;   // around and below the subnormals
+    const float small = static_cast<float>(random()) * 0x1p-50f;  // around and below the subnormals
     expect_nearest(small, f32_to_f16(small), f16_to_f32);
-    const float tie = std::bit_cast<float>((static_cast<uint32_t>(random()) & 0x7fffe000u) | 0x1000u);   // halfway for f16
+    const float tie = std::bit_cast<float>((static_cast<uint32_t>(random()) & 0x7fffe000u) | 0x1000u);  // halfway for f16
     if (tie < 65504.f) expect_nearest(tie, f32_to_f16(tie), f16_to_f32);
   }
 }
@@ -93,8 +95,8 @@ TEST(Codes, AreALittleEndianBitStream) {
 }
 
 TEST(WeightFormat, CountsBytes) {
-  const WeightFormat dense{Coding::dense, DType::bf16, 0, 0, {}}, affine{Coding::affine, DType::f32, 3, 64, {}}, symmetric{Coding::affine, DType::f16, 8, 32, 128},
-      mxfp4{Coding::mxfp4, DType::f32, 4, 32, {}};
+  const WeightFormat dense{Coding::dense, DType::bf16, 0, 0, {}}, affine{Coding::affine, DType::f32, 3, 64, {}},
+      symmetric{Coding::affine, DType::f16, 8, 32, 128}, mxfp4{Coding::mxfp4, DType::f32, 4, 32, {}};
   EXPECT_EQ(dense.bytes(3, 7), 42u);
   EXPECT_EQ(affine.bytes(2, 128), 2u * (48 + 2 * 2 * 4));
   EXPECT_EQ(symmetric.bytes(2, 64), 2u * (64 + 2 * 2));
@@ -121,7 +123,7 @@ TEST(Dequantise, SymmetricSubtractsZeroBeforeScaling) {
   EXPECT_TRUE(m.biases.empty());
   const uint16_t scale = f32_to_f16(0.25f);
   std::memcpy(m.scales.data() + 2, &scale, 2);
-  m.codes[16] = std::byte(0xf0);   // row 1: element 0 is 0, element 1 is 15
+  m.codes[16] = std::byte(0xf0);  // row 1: element 0 is 0, element 1 is 15
   float row[32];
   dequantise_row(m, 1, row);
   EXPECT_EQ(row[0], -2.f);
@@ -132,12 +134,12 @@ TEST(Dequantise, Mxfp4HasLowNibbleFirst) {
   WeightMatrix m;
   m.resize({Coding::mxfp4, DType::f32, 4, 32, {}}, 1, 32);
   m.scales[0] = std::byte(128);
-  m.codes[0] = std::byte(0xd7);    // 6, -3
+  m.codes[0] = std::byte(0xd7);  // 6, -3
   float row[32];
   dequantise_row(m, 0, row);
   EXPECT_EQ(row[0], 12.f);
   EXPECT_EQ(row[1], -6.f);
-  m.scales[0] = std::byte(0);      // 2^-127, a subnormal
+  m.scales[0] = std::byte(0);  // 2^-127, a subnormal
   dequantise_row(m, 0, row);
   EXPECT_EQ(row[0], 6 * 0x1p-127f);
 }

@@ -12,8 +12,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   files.push_back(std::make_unique<MemoryBytes>(std::vector<std::byte>(bytes, bytes + size), "fuzz input"));
   try {
     read_everything(GgufSource(std::move(files)));
-  } catch (const Error& e) {
-    check_refusal(e);
-  }
+  } catch (const Error& e) { check_refusal(e); }
   return 0;
 }

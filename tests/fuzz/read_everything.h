@@ -35,7 +35,7 @@ inline void read_everything(const TensorSource& source) {
     try {
       if (info.readable) read_tensor(source, info);
     } catch (const Error& e) {
-      if (e.code() != Code::data_loss) std::abort();   // a non-finite scale is all that may be left to find
+      if (e.code() != Code::data_loss) std::abort();  // a non-finite scale is all that may be left to find
     }
   }
 }

@@ -17,8 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   files.push_back(std::make_unique<MemoryBytes>(std::vector<std::byte>(bytes + 2 + config_size, bytes + size), "fuzz input"));
   try {
     read_everything(SafetensorsSource("fuzz folder", std::move(files), parse_json_object(config, "fuzz config")));
-  } catch (const Error& e) {
-    check_refusal(e);
-  }
+  } catch (const Error& e) { check_refusal(e); }
   return 0;
 }
