@@ -5,6 +5,7 @@ mod detokenizer;
 mod ffi;
 mod gguf;
 mod grammar;
+mod jinja;
 mod pre;
 mod python;
 mod template;

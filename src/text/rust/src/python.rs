@@ -45,12 +45,26 @@ fn quote(text: &str) -> String {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c == mark => out.extend(['\\', c]),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c if !is_printable(c) => out.push_str(&match c as u32 {
+                code @ ..=0xff => format!("\\x{code:02x}"),
+                code @ ..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
             c => out.push(c),
         }
     }
     out.push(mark);
     out
+}
+
+/// Python prints control and format characters, separators but the space, and private-use characters as escapes. Unassigned
+/// ones, which it escapes too, are left as they are.
+fn is_printable(character: char) -> bool {
+    !matches!(character as u32,
+        0..=0x1f | 0x7f..=0xa0 | 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890 | 0x891 | 0x8e2 | 0x1680 | 0x180e
+        | 0x2000..=0x200f | 0x2028..=0x202f | 0x205f..=0x2064 | 0x2066..=0x206f | 0x3000 | 0xe000..=0xf8ff | 0xfeff
+        | 0xfff9..=0xfffb | 0x110bd | 0x110cd | 0x13430..=0x1343f | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0001
+        | 0xe0020..=0xe007f | 0xf0000..)
 }
 
 fn number(value: &Value) -> String {

@@ -1,10 +1,8 @@
 //! Chat templates, rendered with the settings, functions and filters that the transformers library gives them.
 
-use minijinja::value::{Kwargs, Rest};
-use minijinja::{context, Environment, Error, ErrorKind, State, Value};
+use minijinja::{context, Environment, Error, ErrorKind, Value};
 
-use crate::python;
-use crate::Fault;
+use crate::{jinja, python, Fault};
 
 /// Instructions of one rendering. A conversation of a thousand messages takes about 10^5; this many take some 50 ms.
 const FUEL: u64 = 2_000_000;
@@ -23,13 +21,10 @@ impl ChatTemplate {
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION_MAX);
-        environment.set_unknown_method_callback(method);
         environment.set_formatter(|out, _, value| {
             out.write_str(&python::to_text(value)).map_err(Error::from)
         });
-        environment.add_filter("tojson", |value: Value, arguments: Kwargs| python::tojson(&value, arguments));
-        environment.add_filter("string", |value: Value| python::to_text(&value));
-        environment.add_filter("join", join);
+        jinja::install(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -63,32 +58,6 @@ fn fault(what: &str, error: &Error) -> Fault {
         cause = error.source();
     }
     Fault::invalid(text)
-}
-
-/// Python's methods: those of minijinja-contrib, and the few that templates use besides.
-fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    if let (Some(text), [affix]) = (value.as_str(), arguments) {
-        if let Some(affix) = affix.as_str() {
-            match name {
-                "removeprefix" => return Ok(text.strip_prefix(affix).unwrap_or(text).into()),
-                "removesuffix" => return Ok(text.strip_suffix(affix).unwrap_or(text).into()),
-                _ => {}
-            }
-        }
-    }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
-}
-
-fn join(values: Value, rest: Rest<Value>) -> Result<String, Error> {
-    let separator = rest.first().map(python::to_text).unwrap_or_default();
-    if values.is_undefined() {
-        return Ok(String::new());
-    }
-    let items: Vec<String> = match values.as_str() {
-        Some(text) => text.chars().map(String::from).collect(),
-        None => values.try_iter()?.map(|item| python::to_text(&item)).collect(),
-    };
-    Ok(items.join(&separator))
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
