@@ -43,6 +43,11 @@ class MlxReservation {
   std::string endpoint_;
 };
 
+// Buffers of one ring in each of its members: MLX allocates and clears two of 8 MiB for each of its two sockets. A rank is
+// in the ring of the whole mesh, in one for each subgroup that is neither all nor itself alone, and in one for each rank
+// that it exchanges messages with and that is not its neighbour.
+constexpr uint64_t kMlxRingBytes = 32 << 20;
+
 // Every rank calls this at about the same time (MLX retries its connections for half a minute). Sets and clears
 // MLX_HOSTFILE and MLX_RANK in the environment meanwhile: no other thread may read the environment then.
 // See docs/mlx.md for how waits end.

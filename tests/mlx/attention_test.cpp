@@ -7,13 +7,13 @@
 #include "base/error.h"
 #include "compute/backend.h"
 #include "compute/mlx_module.h"
+#include "compute/memory_source.h"
 #include "mlx/compare.h"
-#include "mlx/memory_source.h"
 
 namespace verbund::compute {
 namespace {
 
-using test::random_values;
+using testing::random_values;
 
 struct Shape {
   size_t heads, kv_heads, dim;
@@ -208,6 +208,52 @@ TEST(MlxAttention, RotationsAndNorms) {
 
 TEST(MlxAttention, HalfPrecisionCache) {
   run({4, 2, 16, {0, 0, 1, 1}, 0, RopeMode::half, 8, true, KvType::f16}, {70}, {{{0, 40}}, {{0, 1}}, {{0, 29}}});
+}
+
+// A prefill step whose output nobody reads cannot report an overflow (end_step() does not throw): the sequence fails when
+// it is read out later, and the other sequence of that step does not.
+TEST(MlxAttention, OverflowInAnUnreadStepFailsTheSequenceLater) {
+  const auto backend = make_mlx_backend();
+  const auto solo = mesh::make_solo_mesh();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  const auto cache = backend->make_kv_cache({1, 1, 16, 4, KvType::f16});
+  testing::MemorySource source;
+  source.add("small", testing::random_matrix(testing::dense(formats::DType::f32), 8, 16, 1));
+  auto large = source.matrix("small");
+  for (size_t i = 0; i < 8 * 16; ++i) testing::put(large.codes.data() + i * 4, formats::DType::f32, 1e4f * formats::to_f32(large.codes.data() + i * 4, formats::DType::f32));
+  source.add("large", std::move(large));
+  const auto load = [&](const char* name) {
+    const WeightPart part{name, {0, 8}, {0, 16}};
+    return backend->load(source, std::span(&part, 1), 16);
+  };
+  const auto small_weight = load("small"), large_weight = load("large");
+  const std::vector<uint32_t> kv_of_head{0}, first{3}, second{1};
+  AttentionParams params{};
+  params.heads = 1, params.kv_heads = 1, params.head_dim = 16, params.kv_of_head = kv_of_head, params.scale = 0.1f, params.rope_mode = RopeMode::none;
+  const auto layer = [&](const std::vector<float>& qkv, const Weight& w, const std::vector<Segment>& segments) {
+    const Tensor x = backend->attention(backend->from_host(qkv.size() / 48, 48, qkv), *cache, params, segments);
+    return backend->add_reduced(backend->zero_partial(x.rows(), 8).sums, backend->linear_partial(x, w), nullptr, *solo, deadline);
+  };
+  auto qkv = random_values(3 * 48, 2);
+  for (size_t d = 32; d < 48; ++d) qkv[1 * 48 + d] = 1000.0f;   // fine by itself, too large behind the large weight
+  backend->begin_step();
+  layer(qkv, *large_weight, {{0, 2, 0, first}, {2, 1, 0, second}});
+  backend->end_step();
+
+  const auto one = random_values(48, 3);
+  std::vector<float> out(8);
+  backend->begin_step();
+  EXPECT_NO_THROW(backend->to_host(layer(one, *small_weight, {{0, 1, 1, second}}), out));
+  backend->end_step();
+  backend->begin_step();
+  try {
+    backend->to_host(layer(one, *small_weight, {{0, 1, 2, first}}), out);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.lost(), Lost::request);
+    EXPECT_EQ(e.parts().where, "rows 0");
+  }
+  backend->end_step();
 }
 
 TEST(MlxAttention, RefusesWhatDoesNotFit) {

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "compute/backend.h"
 #include "compute/mlx_module.h"
+#include "compute/memory_source.h"
 #include "mlx/compare.h"
-#include "mlx/memory_source.h"
 
 namespace verbund::compute {
 namespace {
@@ -20,13 +20,13 @@ using formats::Coding;
 using formats::DType;
 using formats::WeightFormat;
 using test::expect_close;
-using test::MemorySource;
-using test::random_matrix;
-using test::random_values;
+using testing::MemorySource;
+using testing::random_matrix;
+using testing::random_values;
 
 const Deadline kSoon = Deadline::after(std::chrono::seconds(60));
 
-class MlxBackend : public testing::Test {
+class MlxBackend : public ::testing::Test {
  protected:
   std::vector<float> fetch(const Tensor& t) {
     std::vector<float> values(t.rows() * t.cols());

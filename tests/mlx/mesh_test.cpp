@@ -60,6 +60,7 @@ TEST(MlxMesh, ContractOfThreeRanks) { EXPECT_EQ(run("contract", 3, 3), all_fine(
 TEST(MlxMesh, SubgroupsAndMessagesBetweenRanksThatAreNoNeighbours) { EXPECT_EQ(run("subgroups", 4, 4), all_fine(4)); }
 TEST(MlxMesh, OtherOperationIsAnError) { EXPECT_EQ(run("diverged_operation", 3, 3), all_fine(3)); }
 TEST(MlxMesh, OtherLengthIsAnError) { EXPECT_EQ(run("diverged_length", 2, 2), all_fine(2)); }
+TEST(MlxMesh, OtherMeshIsAnError) { EXPECT_EQ(run("diverged_mesh", 2, 2), all_fine(2)); }
 TEST(MlxMesh, DeadlineEndsTheWait) { EXPECT_EQ(run("late", 2, 2), all_fine(2)); }
 TEST(MlxMesh, DeadPeerEndsTheWait) { EXPECT_EQ(run("dies", 2, 2), all_fine(2)); }
 TEST(MlxMesh, CancelEndsTheWaitOfASubgroup) { EXPECT_EQ(run("cancelled", 2, 2), all_fine(2)); }

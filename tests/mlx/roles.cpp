@@ -11,14 +11,17 @@
 
 #include "base/error.h"
 #include "compute/backend.h"
+#include "compute/memory_source.h"
 #include "compute/mlx_module.h"
 #include "mesh/mesh.h"
-#include "mlx/memory_source.h"
 
 namespace verbund::test {
 namespace {
 
 using compute::make_mlx_mesh;
+using compute::testing::MemorySource;
+using compute::testing::random_matrix;
+using compute::testing::random_values;
 using mesh::Mesh;
 using namespace std::chrono_literals;
 
@@ -103,7 +106,14 @@ void contract(int rank, const std::vector<std::string>& endpoints) {
   messages(*m);
   CHECK(m->links().size() == endpoints.size() - 1);
   CHECK(m->links()[0].transport == "mlx ring" && m->links()[0].bytes_sent > 0);
-  CHECK(m->buffer_bytes() >= 32u << 20);
+  CHECK(m->buffer_bytes() == compute::kMlxRingBytes);
+  std::vector<int> everybody;
+  for (int r = 0; r < m->size(); ++r) everybody.push_back(r);
+  const auto twin = m->subgroup(everybody);   // shares the ring, not the frames
+  reduces(*twin);
+  gathers(*m);
+  messages(*twin);
+  CHECK(m->buffer_bytes() == compute::kMlxRingBytes);
   CHECK(error_of([&] { m->send({}, rank, in(1s)); }).code() == Code::invalid_argument);
   m->barrier(in(5s));   // a refused argument has not killed the mesh
 }
@@ -141,6 +151,14 @@ void diverged_operation(int rank, const std::vector<std::string>& endpoints) {
   CHECK(e.code() == Code::data_loss);
   CHECK(std::string(e.what()).find("ranks diverged") != std::string::npos);
   CHECK(error_of([&] { m->barrier(in(5s)); }).code() == Code::data_loss);   // dead from now on
+}
+
+// The same operation at the same place, but of another mesh over the same ring.
+void diverged_mesh(int rank, const std::vector<std::string>& endpoints) {
+  const auto m = join(rank, endpoints);
+  const std::vector<int> all{0, 1};
+  const auto twin = m->subgroup(all);
+  CHECK(error_of([&] { (rank == 0 ? *m : *twin).barrier(in(5s)); }).code() == Code::data_loss);
 }
 
 void diverged_length(int rank, const std::vector<std::string>& endpoints) {
@@ -266,7 +284,7 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
 
 int run_role(const std::string& name, int rank, const std::vector<std::string>& endpoints) {
   const std::map<std::string, std::function<void(int, const std::vector<std::string>&)>> roles{
-      {"contract", contract}, {"subgroups", subgroups}, {"diverged_operation", diverged_operation}, {"diverged_length", diverged_length},
+      {"contract", contract}, {"subgroups", subgroups}, {"diverged_operation", diverged_operation}, {"diverged_length", diverged_length}, {"diverged_mesh", diverged_mesh},
       {"late", late}, {"dies", dies}, {"cancelled", cancelled}, {"nobody_comes", nobody_comes}, {"backend", backend}};
   try {
     roles.at(name)(rank, endpoints);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <exception>
+#include <limits>
 #include <numbers>
 
 #include "base/bytes.h"
@@ -89,9 +89,18 @@ class MlxBackend final : public Backend {
     return uint64_t(rows) * (cols_total + 3 * cols_max) * sizeof(float) + widening_max_ + kBufferCacheBytes;
   }
 
-  void begin_step() override { clear_step(); }
+  void begin_step() override {
+    clear_step();
+    if (failed_) throw *std::exchange(failed_, std::nullopt);
+  }
+  // Never throws, since it also runs while an error is on its way: a failure is kept for the next step.
   void end_step() override {
-    guarded("end_step", [&] { finish_step(); });
+    try {
+      finish_step();
+    } catch (...) {
+      clear_step();
+      failed_ = error_of_mlx("end_step");
+    }
   }
 
   Tensor embed(const Weight& table, std::span<const int32_t> ids, size_t first_row) override {
@@ -276,16 +285,37 @@ class MlxBackend final : public Backend {
   }
 
   // A step whose logits nobody asked for still has to write its keys and values, or the graph would grow from step to step.
+  // Rows out of range that nobody has heard of yet are marked in the cache: the sequence fails at its next read-out.
   void finish_step() {
     std::vector<mx::array> pending = checks_;
-    for (const auto& [cache, layer] : touched_) {
-      pending.push_back(cache->keys[layer]);
-      pending.push_back(cache->values[layer]);
-    }
+    append_touched(pending);
     mx::eval(std::move(pending));
-    const std::vector<size_t> poisoned = take_poisoned();
+    if (const std::vector<size_t> rows = take_poisoned(); !rows.empty() && segments_) mark_poisoned(rows);
     clear_step();
-    if (std::uncaught_exceptions() == 0) throw_poisoned(poisoned);
+  }
+
+  // NaN keys make every score of whoever attends to them NaN, here and for everybody who shares the prefix, which has the
+  // same fault; other sequences never read these slots before they are written again.
+  void mark_poisoned(const std::vector<size_t>& rows) {
+    std::vector<int32_t> slots;
+    for (const size_t row : rows)
+      if (row < segments_->slots().size()) slots.push_back(segments_->slots().data<int32_t>()[row]);
+    const mx::array at(slots.begin(), {to_int(slots.size())}, mx::int32);
+    for (const auto& [cache, layer] : touched_) {
+      mx::array& keys = cache->keys[layer];
+      const mx::Shape shape{to_int(slots.size()), 1, keys.shape(1), keys.shape(2)};
+      keys = mx::scatter(keys, at, mx::full(shape, std::numeric_limits<float>::quiet_NaN(), keys.dtype()), 0);
+    }
+    std::vector<mx::array> pending;
+    append_touched(pending);
+    mx::eval(std::move(pending));
+  }
+
+  void append_touched(std::vector<mx::array>& to) const {
+    for (const auto& [cache, layer] : touched_) {
+      to.push_back(cache->keys[layer]);
+      to.push_back(cache->values[layer]);
+    }
   }
 
   void clear_step() {
@@ -305,6 +335,7 @@ class MlxBackend final : public Backend {
   std::vector<std::pair<MlxKvCache*, size_t>> touched_;             // layers appended to in this step
   std::vector<mx::array> checks_;                                   // bool [rows] each: rows in range
   std::optional<StepSegments> segments_;
+  std::optional<Error> failed_;                                     // in end_step()
   mutable uint64_t widening_max_ = 0;                               // of the weights planned or loaded so far
 };
 

@@ -6,7 +6,7 @@
 //
 // A ring has no subgroups and reaches neighbours only. Both are had by further rings: at the start every rank reserves one
 // port for each rank that may become its left neighbour, and the table of all ports goes to everybody; from then on any
-// set of ranks can form a ring without asking the others. A ring costs 32 MiB (kRingBytes), so pairs are made on first use.
+// set of ranks can form a ring without asking the others. A ring costs 32 MiB (kMlxRingBytes), so pairs are made on first use.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -20,17 +20,17 @@
 namespace verbund::compute::mlx_impl {
 namespace {
 
-enum class Op : int64_t { all_reduce_i64 = 1, all_reduce_f32, all_gather, broadcast, send, barrier, subgroup };
+enum class Op : int64_t { all_reduce_i64 = 1, all_reduce_f32, all_gather, broadcast, send, barrier };
 
 const char* name_of(int64_t op) {
-  static constexpr const char* kNames[] = {"all_reduce of int64", "all_reduce of f32", "all_gather", "broadcast", "send", "barrier", "subgroup"};
-  return op >= 1 && op <= 7 ? kNames[op - 1] : "an unknown operation";
+  static constexpr const char* kNames[] = {"all_reduce of int64", "all_reduce of f32", "all_gather", "broadcast", "send", "barrier"};
+  return op >= 1 && op <= 6 ? kNames[op - 1] : "an unknown operation";
 }
 
-using Header = std::array<int64_t, 3>;   // Op, sequence number, length
+using Header = std::array<int64_t, 4>;   // Op, sequence number, length, mesh (of those that share a group)
 
 std::string text_of(const Header& h) {
-  return std::string(name_of(h[0])) + " number " + std::to_string(h[1]) + ", length " + std::to_string(h[2]);
+  return std::string(name_of(h[0])) + " number " + std::to_string(h[1]) + ", length " + std::to_string(h[2]) + ", mesh " + std::to_string(h[3]);
 }
 
 mx::array bytes_in(std::span<const std::byte> data) {
@@ -72,8 +72,8 @@ struct Fabric {
 
 class MlxMesh final : public mesh::Mesh {
  public:
-  MlxMesh(std::shared_ptr<Fabric> fabric, std::vector<int> members, std::shared_ptr<Channel> channel)
-      : fabric_(std::move(fabric)), members_(std::move(members)), channel_(std::move(channel)) {
+  MlxMesh(std::shared_ptr<Fabric> fabric, std::vector<int> members, std::shared_ptr<Channel> channel, int64_t id = 0)
+      : fabric_(std::move(fabric)), members_(std::move(members)), channel_(std::move(channel)), id_(id) {
     rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), fabric_->rank) - members_.begin());
     sent_.resize(members_.size());
     received_.resize(members_.size());
@@ -125,7 +125,7 @@ class MlxMesh final : public mesh::Mesh {
     const size_t peer = peer_index(to, "send");
     guard("send to rank " + std::to_string(to), deadline, [&] {
       const auto [channel, index] = channel_to(to, deadline);
-      const Header header{static_cast<int64_t>(Op::send), sent_[peer]++, static_cast<int64_t>(data.size())};
+      const Header header{static_cast<int64_t>(Op::send), sent_[peer]++, static_cast<int64_t>(data.size()), id_};
       send_bytes(*channel, index, std::as_bytes(std::span(header)));
       if (!data.empty()) send_bytes(*channel, index, data);
       traffic_[peer].sent += data.size();
@@ -136,7 +136,7 @@ class MlxMesh final : public mesh::Mesh {
     const size_t peer = peer_index(from, "recv");
     guard("recv from rank " + std::to_string(from), deadline, [&] {
       const auto [channel, index] = channel_to(from, deadline);
-      const Header wanted{static_cast<int64_t>(Op::send), received_[peer]++, static_cast<int64_t>(data.size())};
+      const Header wanted{static_cast<int64_t>(Op::send), received_[peer]++, static_cast<int64_t>(data.size()), id_};
       Header got{};
       recv_bytes(*channel, index, std::as_writable_bytes(std::span(got)));
       if (got != wanted) diverged(from, got, wanted);
@@ -159,6 +159,7 @@ class MlxMesh final : public mesh::Mesh {
     if (std::find(members.begin(), members.end(), fabric_->rank) == members.end())
       throw Error(Code::invalid_argument, "a subgroup must hold the rank that makes it", place("subgroup"));
     if (members.size() == 1) return mesh::make_solo_mesh();
+    if (members == members_) return std::make_unique<MlxMesh>(fabric_, std::move(members), channel_, ++twins_ * kTwinStep + id_);
     const Deadline deadline = Deadline::after(kSubgroupWait);
     std::shared_ptr<Channel> channel;
     guard("subgroup of " + std::to_string(members.size()), deadline, [&] { channel = open_subgroup(members, deadline); });
@@ -178,10 +179,12 @@ class MlxMesh final : public mesh::Mesh {
     return links;
   }
 
-  uint64_t buffer_bytes() const override { return fabric_->rings * kRingBytes; }
+  uint64_t buffer_bytes() const override { return fabric_->rings * kMlxRingBytes; }
 
  private:
   static constexpr std::chrono::seconds kSubgroupWait{60};   // MLX itself gives up connecting after 31 s
+
+  static constexpr int64_t kTwinStep = 1 << 16;
 
   struct Traffic { uint64_t sent = 0, received = 0; };       // payload, not what the ring's route makes of it
 
@@ -209,7 +212,7 @@ class MlxMesh final : public mesh::Mesh {
   template <class F>
   void collective(Op op, size_t length, const Deadline& deadline, F&& body) {
     guard(name_of(static_cast<int64_t>(op)), deadline, [&] {
-      agree({static_cast<int64_t>(op), sequence_++, static_cast<int64_t>(length)});
+      agree({static_cast<int64_t>(op), sequence_++, static_cast<int64_t>(length), id_});
       body();
     });
   }
@@ -292,6 +295,8 @@ class MlxMesh final : public mesh::Mesh {
   std::vector<int> members_;                 // ranks of the whole mesh, ascending
   std::shared_ptr<Channel> channel_;
   int rank_ = 0;
+  int64_t id_;                               // 0, or that of a subgroup of all, which shares its parent's group
+  int64_t twins_ = 0;
   int64_t sequence_ = 0;
   std::vector<int64_t> sent_, received_;     // messages per peer
   std::vector<Traffic> traffic_;

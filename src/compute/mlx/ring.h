@@ -14,9 +14,6 @@
 
 namespace verbund::compute::mlx_impl {
 
-// MLX allocates and clears two buffers of 8 MiB for each of a ring's two sockets.
-constexpr uint64_t kRingBytes = 2 * 2 * (8 << 20);
-
 // A group and, for a ring, the sockets below it. The last owner must not be inside an operation.
 class Channel {
  public:
