@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,14 +30,13 @@ std::string name_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-SpinPolicy SpinPolicy::for_ranks(int ranks_on_host) {
-  using std::chrono::microseconds;
-  // Ranks between two collectives of a decode step differ by tens of microseconds; a sleep and wake-up across cores costs about 50.
-  if (static_cast<unsigned>(ranks_on_host) <= available_cores()) return {microseconds(50), microseconds(200)};
-  return {microseconds(0), microseconds(2)};
+std::chrono::nanoseconds spin_for_threads(int threads_on_host) {
+  // Ranks between two collectives of a decode step differ by tens of microseconds, and a sleep and wake-up across cores of a virtual
+  // machine costs about 50. On one core a hand-over by sleep costs 3 and any spin comes on top.
+  return static_cast<unsigned>(threads_on_host) <= available_cores() ? std::chrono::microseconds(200) : std::chrono::microseconds(0);
 }
 
-Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, SpinPolicy spin) : rank_(rank), spin_(spin), polled_(links.size() + 1) {
+Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin) : rank_(rank), spin_(spin), polled_(links.size() + 1) {
   int ends[2];
   if (::pipe(ends) != 0) throw Error({Code::resource_exhausted, Lost::instance, "cannot open a pipe: " + errno_text(errno), {}, {}});
   alarm_read_ = Fd(ends[0]);
@@ -103,23 +101,26 @@ Fabric::Wait::Wait(Fabric& fabric, const FrameHeader& operation, std::span<Peer*
 
 void Fabric::Wait::once() {
   if (fabric_.cancelled_.load(std::memory_order_relaxed)) fabric_.check();
-  if (fabric_.spin_.pause.count() > 0 && turns_++ % 16 != 0) return cpu_pause();  // a look at the clock costs as much as a look at the links
+  if (turns_++ % 16 != 0 && fabric_.spin_.count() > 0) return cpu_pause();  // a look at the clock costs as much as a look at the links
 
   const auto now = Deadline::Clock::now();
-  if (const uint64_t moved = this->moved(); moved != moved_ || pause_until_ == Deadline::Clock::time_point{}) {
+  if (const uint64_t moved = this->moved(); moved != moved_ || spin_until_ == Deadline::Clock::time_point{}) {
     moved_ = moved;
-    pause_until_ = now + fabric_.spin_.pause;
-    yield_until_ = pause_until_ + fabric_.spin_.yield;
+    spin_until_ = now + fabric_.spin_;
   }
   if (now >= deadline_.at()) {
     // One last look: a rank that was stopped itself should not blame those who gave it up meanwhile.
     if (std::exchange(last_look_, true)) throw_deadline();
     return fabric_.look(0);
   }
-  if (now < pause_until_) return cpu_pause();
-  if (now < yield_until_) return static_cast<void>(::sched_yield());
+  if (now < spin_until_ && !spin_is_vain()) return cpu_pause();
   fabric_.look(deadline_.left_ms());
-  pause_until_ = {};
+  spin_until_ = {};
+  turns_ = 0;
+}
+
+bool Fabric::Wait::spin_is_vain() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](Peer* peer) { return peer->lacks() && peer->link().shares_core(); });
 }
 
 void Fabric::look(int timeout_ms) {

@@ -19,18 +19,14 @@
 
 namespace verbund::mesh {
 
-// How a wait spends its time before it sleeps. A rank that spins while its peer lacks a core delays what it waits for, so
-// with more ranks than cores there is next to no spin.
-struct SpinPolicy {
-  std::chrono::nanoseconds pause{0};   // first: busy, fastest to notice
-  std::chrono::nanoseconds yield{0};   // then: giving the core to whoever is runnable
-  static SpinPolicy for_ranks(int ranks_on_host);
-};
+// How long a wait spins before it sleeps, for so many computing threads on this host. A rank that spins while its peer
+// lacks a core delays what it waits for.
+std::chrono::nanoseconds spin_for_threads(int threads_on_host);
 
 class Fabric {
  public:
   // links[r] leads to rank r; links[rank] is null.
-  Fabric(int rank, std::vector<std::unique_ptr<Link>> links, SpinPolicy spin);
+  Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
@@ -56,7 +52,7 @@ class Fabric {
   static bool flush_all(std::span<Peer* const> peers);
 
   const int rank_;
-  const SpinPolicy spin_;
+  const std::chrono::nanoseconds spin_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<pollfd> polled_;         // one a peer, then the alarm; here so that a wait allocates nothing
   std::optional<Error> dead_;
@@ -76,12 +72,13 @@ class Fabric::Wait {
  private:
   [[noreturn]] void throw_deadline() const;
   uint64_t moved() const;
+  bool spin_is_vain() const;
 
   Fabric& fabric_;
   const FrameHeader& operation_;
   std::span<Peer* const> peers_;
   const Deadline& deadline_;
-  Deadline::Clock::time_point pause_until_{}, yield_until_{};
+  Deadline::Clock::time_point spin_until_{};
   uint64_t moved_ = 0;
   unsigned turns_ = 0;
   bool last_look_ = false;

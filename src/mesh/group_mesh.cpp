@@ -138,7 +138,8 @@ void GroupMesh::reduce_two_shot(std::span<T> data, const FrameHeader& operation,
       }
       if (gathering_out_[p]) peer.push(bytes_of(mine), summed);
       if (!gathering_in_[p]) {
-        peer.arrived();  // an empty part still has a header
+        // An empty part still has a header. Otherwise only sum_arrived() may look: what a step has seen and left lying wakes nobody.
+        if (mine.empty()) peer.arrived();
         if (peer.received()) {
           peer.begin_recv(part_of(operation, 2, theirs.size_bytes()));
           gathering_in_[p] = true;
@@ -283,7 +284,7 @@ void GroupMesh::check_rank(int rank, std::string_view what) const {
 
 std::unique_ptr<Mesh> make_solo_mesh() {
   std::vector<std::unique_ptr<Link>> none(1);
-  return std::make_unique<GroupMesh>(std::make_shared<Fabric>(0, std::move(none), SpinPolicy{}));
+  return std::make_unique<GroupMesh>(std::make_shared<Fabric>(0, std::move(none), std::chrono::nanoseconds(0)));
 }
 
 }  // namespace verbund::mesh

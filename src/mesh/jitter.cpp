@@ -33,6 +33,7 @@ class JitterLink final : public Link {
   // There may always be more than was shown, so nobody sleeps for long.
   bool arm(bool want_arrived, bool want_room, pollfd& p) override { return link_->arm(want_arrived, want_room, p) && !arrived_held_back_ && !room_held_back_; }
   void disarm(const pollfd& p) override { link_->disarm(p); }
+  bool shares_core() const override { return link_->shares_core(); }
   bool closed() const override { return link_->closed(); }
   std::string_view notice() const override { return link_->notice(); }
   void hang_up(std::string_view notice) override { link_->hang_up(notice); }

