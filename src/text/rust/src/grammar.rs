@@ -25,6 +25,7 @@ pub enum Kind {
 pub struct Walk {
     matcher: Matcher,
     eos: Vec<TokenId>,
+    size: usize,
 }
 
 struct Environment {
@@ -60,6 +61,7 @@ impl Grammar {
         let environment: TokEnv = Arc::new(Environment { tokenizer, trie });
         let mut factory = ParserFactory::new_simple(&environment).map_err(Fault::internal)?;
         factory.quiet();
+        factory.limits_mut().verbose_errors = false; // errors reach clients; they need the reason, not the parser's state
         Ok(Grammar { factory })
     }
 
@@ -73,9 +75,10 @@ impl Grammar {
         };
         let parser = self.factory.create_parser(grammar).map_err(|e| Fault::invalid(format!("bad grammar: {e:#}")))?;
         let matcher = Matcher::new(Ok(parser));
+        let trie = self.factory.tok_env().tok_trie();
         match matcher.get_error() {
             Some(error) => Err(Fault::invalid(format!("bad grammar: {error}"))),
-            None => Ok(Walk { matcher, eos: self.factory.tok_env().tok_trie().eos_tokens().to_vec() }),
+            None => Ok(Walk { matcher, eos: trie.eos_tokens().to_vec(), size: trie.vocab_size() }),
         }
     }
 }
@@ -92,7 +95,8 @@ impl Walk {
 
     pub fn accept(&mut self, id: i32) -> Result<(), Fault> {
         let wrong = || Fault::invalid(format!("token {id} is not allowed by the grammar here"));
-        let token = TokenId::try_from(id).map_err(|_| wrong())?;
+        // An id outside the vocabulary would end the matcher; as a refused token it changes nothing.
+        let token = TokenId::try_from(id).ok().filter(|token| (*token as usize) < self.size).ok_or_else(wrong)?;
         if self.finished() {
             return if self.eos.contains(&token) { Ok(()) } else { Err(wrong()) };
         }
@@ -104,7 +108,7 @@ impl Walk {
     }
 
     pub fn finished(&self) -> bool {
-        self.matcher.is_stopped()
+        self.matcher.is_stopped() && !self.matcher.is_error()
     }
 }
 
