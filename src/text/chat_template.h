@@ -1,5 +1,6 @@
 // Chat templates (Jinja) as Hugging Face renders them: minijinja with Python string methods, `raise_exception`,
-// `strftime_now`, `tojson`, loop controls, under a fuel limit. Immutable after creation; any thread.
+// `strftime_now`, `tojson`, loop controls. Immutable after creation; any thread. The number of instructions and the depth of
+// recursion are limited; the memory of a template that doubles a string over and over is not.
 #pragma once
 
 #include <memory>
