@@ -150,7 +150,7 @@ Error Fabric::why_gone(int rank) {
   // When one rank is killed, others may close their links over it before this rank looks: then all of them are named.
   std::vector<int> gone;
   for (auto& peer : peers_)
-    if (peer && peer->closed() && (peer->rank() == rank || peer->lacks())) gone.push_back(peer->rank());
+    if (peer && peer->closed() && (peer->rank() == rank || peer->busy())) gone.push_back(peer->rank());
   const bool one = gone.size() == 1;
   return Error({Code::unavailable, Lost::instance,
                 fmt::format("{} {} gone: {} {} link{} closed", name_ranks(gone), one ? "is" : "are", one ? "its" : "their", peer(rank).link().transport(), one ? " was" : "s were"), {},

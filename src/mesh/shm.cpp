@@ -194,8 +194,9 @@ class ShmLink final : public Link {
   uint64_t buffer_bytes() const override { return page_bytes() + kRingBytes; }
 
  private:
-  // A long vector is published piece by piece, so that the peer sums while this rank still copies.
-  static constexpr uint64_t kPieceBytes = 16 * 1024;
+  // A vector is published piece by piece, so that the peer sums while this rank still copies. Measured with bench_mesh, all_reduce of
+  // 4.5 and 16 KiB: pieces of 1, 2, 4, 16 KiB take 1.7, 1.6, 1.7, 1.7 and 4.0, 3.9, 4.1, 4.4 us.
+  static constexpr uint64_t kPieceBytes = 2 * 1024;
 
   void read_socket() {
     std::array<std::byte, 256> bytes;
