@@ -132,7 +132,8 @@ class Backend {
   // Largest temporary of load() beyond the weight itself.
   virtual uint64_t load_scratch_bytes() const = 0;
   virtual std::unique_ptr<KvCache> make_kv_cache(const KvLayout& layout) = 0;
-  // Scratch that the backend itself needs for steps of `rows` rows whose widest tensor has `cols` columns.
+  // What a step of `rows` rows needs at most: `cols_total` f32 columns are alive at once (fixed-point sums count as two
+  // each), and the widest tensor has `cols_max`. Quantised activations and rotated queries are counted on top.
   virtual uint64_t step_bytes(size_t rows, size_t cols_total, size_t cols_max) const = 0;
 
   // ---- one step
@@ -162,8 +163,8 @@ class Backend {
   virtual void to_host(const Tensor& x, std::span<float> values) = 0;                               // rows * cols
 };
 
-// isa: "auto", "scalar", "avx2", "avx512", "neon". Throws unimplemented / invalid_argument naming what this CPU and
-// build have. threads >= 1.
+// isa: "auto", "avx512" (the best form of AVX-512 this CPU has), "avx512bw" (VNNI left unused), "avx2", "neon", "scalar"
+// (the reference). Throws unimplemented / invalid_argument naming what this CPU and build have. 1 to 1024 threads.
 std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads);
 std::vector<std::string> native_isas();      // runnable here, best first
 

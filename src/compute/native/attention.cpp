@@ -40,29 +40,45 @@ struct Running {
   size_t first = 0, last = 0;      // visible positions, inclusive
 };
 
-// Scores of all 32 positions of a block for N queries, unscaled. Chain by chain, so that N * 2 accumulators are enough.
+struct BlockRange {
+  size_t begin, end;     // visible positions in the block
+};
+
+// How much of a block is in registers at once. Eight sums or more hide the latency of fma; what does not fit spills.
+constexpr size_t kHalves = kParts == 1 ? 2 : 1;                       // groups of 16 positions
+constexpr size_t chains_at_once(size_t queries) { return queries == 1 ? 4 : queries == 2 || kParts == 1 ? 2 : 1; }
+constexpr size_t kDimensions = kParts == 1 ? 4 : kParts == 2 ? 1 : 2;     // groups of 16 dimensions
+
+// Scores of all 32 positions of a block for N queries, unscaled. The four chains of LANES4 are run some at a time.
 template <class Cache, size_t N>
 HWY_INLINE void block_scores(const float* const* queries, const std::byte* keys, size_t head_dim, float (*scores)[kKvBlock]) {
-  F16x chains[4][N][2];
-  for (size_t c = 0; c < 4; ++c) {
-    F16x acc[N][2];
-    for (size_t i = 0; i < N; ++i) acc[i][0] = acc[i][1] = zero16();
-    for (size_t d = c; d < head_dim; d += 4) {
-      const F16x k0 = Cache::load16(keys + d * kKvBlock * Cache::kSize), k1 = Cache::load16(keys + (d * kKvBlock + 16) * Cache::kSize);
-      for (size_t i = 0; i < N; ++i) {
-        const F16x q = all(queries[i][d]);
-        acc[i][0] = fma(q, k0, acc[i][0]);
-        acc[i][1] = fma(q, k1, acc[i][1]);
+  constexpr size_t kChains = chains_at_once(N);
+  for (size_t half = 0; half < 2; half += kHalves) {
+    F16x chains[4][N][kHalves];
+    for (size_t c = 0; c < 4; c += kChains) {
+      F16x acc[kChains][N][kHalves];
+      for (auto& chain : acc)
+        for (auto& query : chain)
+          for (F16x& sum : query) sum = zero16();
+      for (size_t d = c; d < head_dim; d += 4) {
+        _Pragma("GCC unroll 4") for (size_t e = 0; e < kChains; ++e) {
+          if (d + e >= head_dim) break;
+          F16x k[kHalves];
+          _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) k[h] = Cache::load16(keys + ((d + e) * kKvBlock + (half + h) * 16) * Cache::kSize);
+          _Pragma("GCC unroll 4") for (size_t i = 0; i < N; ++i) {
+            const F16x q = all(queries[i][d + e]);
+            _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) acc[e][i][h] = fma(q, k[h], acc[e][i][h]);
+          }
+        }
       }
+      for (size_t e = 0; e < kChains; ++e)
+        for (size_t i = 0; i < N; ++i)
+          for (size_t h = 0; h < kHalves; ++h) chains[c + e][i][h] = acc[e][i][h];
     }
-    for (size_t i = 0; i < N; ++i) {
-      chains[c][i][0] = acc[i][0];
-      chains[c][i][1] = acc[i][1];
-    }
+    for (size_t i = 0; i < N; ++i)
+      for (size_t h = 0; h < kHalves; ++h)
+        store(add(add(chains[0][i][h], chains[2][i][h]), add(chains[1][i][h], chains[3][i][h])), scores[i] + 16 * (half + h));
   }
-  for (size_t i = 0; i < N; ++i)
-    for (size_t h = 0; h < 2; ++h)
-      store(add(add(chains[0][i][h], chains[2][i][h]), add(chains[1][i][h], chains[3][i][h])), scores[i] + 16 * h);
 }
 
 // Turns a block's scores into weights p (0 where not visible) and returns c, the factor of what was summed before.
@@ -92,23 +108,30 @@ HWY_INLINE float softmax_step(Running& run, float* scores, float scale, size_t b
   return c;
 }
 
-// o = o * c + sum of p_j v_j, for N queries over positions [begin, end), 16 dimensions at a time.
-template <class Cache, size_t N>
-HWY_INLINE void add_values(const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c, size_t begin, size_t end, float* out) {
-  for (size_t d = 0; d < padded; d += 16) {
-    F16x o[N];
-    for (size_t i = 0; i < N; ++i) o[i] = mul(load(out + i * padded + d), all(c[i]));
-    for (size_t j = begin; j < end; ++j) {
-      const F16x v = Cache::load16(values + (j * head_dim + d) * Cache::kSize);
-      for (size_t i = 0; i < N; ++i) o[i] = fma(all(p[i][j]), v, o[i]);
+// o = o * c + sum of p_j v_j, for N queries over positions [begin, end) and M groups of 16 dimensions from d.
+template <class Cache, size_t N, size_t M>
+HWY_INLINE void add_values_at(size_t d, const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
+  F16x o[N][M];
+  for (size_t i = 0; i < N; ++i)
+    for (size_t m = 0; m < M; ++m) o[i][m] = mul(load(out + i * padded + d + 16 * m), all(c[i]));
+  for (size_t j = range.begin; j < range.end; ++j) {
+    F16x v[M];
+    _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) v[m] = Cache::load16(values + (j * head_dim + d + 16 * m) * Cache::kSize);
+    _Pragma("GCC unroll 4") for (size_t i = 0; i < N; ++i) {
+      const F16x weight = all(p[i][j]);
+      _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) o[i][m] = fma(weight, v[m], o[i][m]);
     }
-    for (size_t i = 0; i < N; ++i) store(o[i], out + i * padded + d);
   }
+  for (size_t i = 0; i < N; ++i)
+    for (size_t m = 0; m < M; ++m) store(o[i][m], out + i * padded + d + 16 * m);
 }
 
-struct BlockRange {
-  size_t begin, end;     // visible positions in the block
-};
+template <class Cache, size_t N>
+HWY_INLINE void add_values(const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
+  size_t d = 0;
+  for (; d + 16 * kDimensions <= padded; d += 16 * kDimensions) add_values_at<Cache, N, kDimensions>(d, values, head_dim, padded, p, c, range, out);
+  for (; d < padded; d += 16) add_values_at<Cache, N, 1>(d, values, head_dim, padded, p, c, range, out);
+}
 
 HWY_INLINE BlockRange visible(const Running& run, size_t block) {
   const size_t at = block * kKvBlock;
@@ -127,7 +150,7 @@ HWY_INLINE void attend_block(const AttendTile& t, size_t first_query, Running* r
     range = visible(run, block);
     c[i] = softmax_step(run, scores[i], t.scale, range.begin, range.end, block == run.first / kKvBlock);
   }
-  add_values<Cache, N>(keys + t.kv.values_at, t.kv.head_dim, padded, scores, c, range.begin, range.end, t.scratch + first_query * padded);
+  add_values<Cache, N>(keys + t.kv.values_at, t.kv.head_dim, padded, scores, c, range, t.scratch + first_query * padded);
 }
 
 // A block that every query of the tile sees in the same range is done together; at the edges (causal, window) one by one,
