@@ -155,10 +155,18 @@ class Run {
   // Plans, checks the budget (a context that nobody asked for shrinks to what fits), loads.
   void place(engine::Instance& instance, Clock::time_point begun) {
     instance.plan();
-    if (o_.memory) fit(instance, parse_bytes(*o_.memory));
+    if (o_.memory) fit(instance, budget());
     ProgressLine line("loading " + o_.model + " on " + std::to_string(o_.local) + (o_.local == 1 ? " node" : " nodes"));
     instance.load([&](uint64_t done, uint64_t total) { line.update(done, total); }, [] { return interrupted != 0; });
     result_.load_s = seconds_since(begun);
+  }
+
+  uint64_t budget() const {
+    try {
+      return parse_bytes(*o_.memory);
+    } catch (const Error& e) {
+      throw e.within("--memory");
+    }
   }
 
   void fit(engine::Instance& instance, uint64_t budget) {
@@ -220,8 +228,8 @@ class Run {
   void emit(const std::string& text) {
     result_.text += text;
     if (o_.json || text.empty()) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      throw Error(Code::unavailable, "the answer cannot be written: " + errno_text(errno), "standard output");
   }
 
   void show() const {

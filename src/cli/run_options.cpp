@@ -24,6 +24,13 @@ std::vector<T> split_numbers(const std::string& text, const char* option) {
 
 constexpr uint32_t kTokensMax = 16u << 20;
 
+// CLI11 lets -1 and too large numbers wrap around.
+std::string is_seed(const std::string& text) {
+  uint64_t value = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && rest == text.data() + text.size() ? "" : "'" + text + "' is not a number from 0 to 2^64 - 1";
+}
+
 }  // namespace
 
 void RunOptions::declare(CLI::App& app) {
@@ -56,7 +63,7 @@ void RunOptions::declare(CLI::App& app) {
   app.add_option("--top-p", sampling.top_p, "Only the most likely tokens that together reach p; 1: off")->check(CLI::Range(0.0, 1.0))->capture_default_str()->group(choose);
   app.add_option("--min-p", sampling.min_p, "Only tokens at least p times as likely as the best; 0: off")->check(CLI::Range(0.0, 1.0))->capture_default_str()->group(choose);
   app.add_option("--repeat-penalty", sampling.repetition_penalty, "Makes tokens seen before less likely; 1: off")->check(CLI::PositiveNumber)->capture_default_str()->group(choose);
-  app.add_option("--seed", seed, "Seed of the random draws (default: a new one each time, reported in --json)")->group(choose);
+  app.add_option("--seed", seed, "Seed of the random draws (default: a new one each time, reported in --json)")->check(is_seed)->group(choose);
   app.add_option("--stop", stop, "Text that ends the answer; may be given several times")->allow_extra_args(false)->group(choose);
   app.add_flag("--ignore-eos", ignore_eos, "Go on after the model's end token")->group(choose);
 
