@@ -10,7 +10,7 @@ from harness import DATA, run_json
 REFERENCE = json.loads((DATA / "models" / "smollm2_greedy.json").read_text())["greedy"]
 
 # Activations are rounded to 8 bits, which moves a logit of this model by some 0.1: two that are closer than this may change places.
-NEAR_TIE = 0.5
+NEAR_TIE = 0.25
 
 
 @pytest.mark.parametrize("expected", REFERENCE, ids=lambda e: e["prompt"][:24])

@@ -40,8 +40,10 @@ def three(smollm2):
 def test_the_weights_are_held_once(flags, one):
     ranks = run_json(*ASK, *flags)["ranks"]
     held = sum(r["weight_bytes"] for r in ranks)
-    # Norms are on every rank and a KV head at a border on both sides; nothing else is doubled.
-    assert one["weight_bytes"] * 0.999 <= held < 1.1 * one["weight_bytes"]
+    # Norms are on every rank and a KV head at a border on both sides. The embedding of this model is also its head, so
+    # with pipeline stages the first and the last hold it: 49152 rows of 576 at 8 bits and their scales.
+    twice = 49152 * 576 * 9 // 8 if "--stages" in flags else 0
+    assert one["weight_bytes"] * 0.999 <= held < 1.1 * one["weight_bytes"] + twice
     assert max(r["weight_bytes"] for r in ranks) < one["weight_bytes"]
 
 

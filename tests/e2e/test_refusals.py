@@ -49,7 +49,6 @@ def test_a_bad_value_names_its_flag(flag, value, smollm2):
         (["--local", 2, "--stages", 2, "--layers", "30"], "layers"),
         (["--local", 2, "--stages", 2, "--layers", "30:0"], "layer"),
         (["--local", 2, "--stages", 2, "--layers", "a:b"], "layers"),
-        (["--fault", "skip:7@5", "--local", 2], "7"),
         (["--nonsense"], "--nonsense"),
     ],
     ids=flags_id,
