@@ -141,6 +141,7 @@ class Run {
     r.max_running = o_.also + 1;
     r.trace = !o_.trace.empty();
     r.faults = engine::parse_faults(o_.faults);
+    if (r.faults.skip_rank >= static_cast<int32_t>(o_.local)) throw Error(Code::invalid_argument, "--fault skip: there is no rank " + std::to_string(r.faults.skip_rank));
     set_context(r, context_);
     return c;
   }

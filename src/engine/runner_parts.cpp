@@ -34,6 +34,13 @@ nlohmann::json links_json(const mesh::Mesh& mesh) {
 
 bool over_mlx(const RunnerConfig& c) { return c.transport == "mlx"; }
 
+// MLX has one ring for all ranks; a stage that is a part of them and each peer that is no neighbour get one of their own
+// (docs/mlx.md). In a pipeline a rank talks to at most the stages before and after it and to rank 0.
+size_t mlx_rings(const model::RankShard& shard) {
+  const bool pipeline = shard.stage_count > 1;
+  return 1 + (pipeline && shard.tp_size > 1 ? 1 : 0) + (pipeline ? 3 : 0);
+}
+
 mesh::MeshConfig mesh_config(const RunnerConfig& c) {
   mesh::MeshConfig m;
   m.rank = static_cast<int>(c.rank);
@@ -41,6 +48,7 @@ mesh::MeshConfig mesh_config(const RunnerConfig& c) {
   m.epoch = c.epoch;
   m.secret = c.secret;
   m.transport = mesh::transport_from_string(c.transport);
+  m.threads = c.threads;
   m.jitter_seed = c.faults.jitter_seed;
   return m;
 }
@@ -61,7 +69,7 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   memory_.kv = bytes.kv;
   memory_.activations = std::max(bytes.activations, bytes.load_scratch);
   memory_.tables = bytes.tables;
-  memory_.transport = over_mlx(config_) ? 0 : mesh::buffer_bytes_estimate(mesh_config(config_));
+  memory_.transport = over_mlx(config_) ? compute::kMlxRingBytes * mlx_rings(shard()) : mesh::buffer_bytes_estimate(mesh_config(config_));
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
   const uint64_t held = peak_rss_bytes();
   memory_.process = held - std::min(held, memory_.tokenizer);

@@ -2,23 +2,34 @@
 
 #include <algorithm>
 
-namespace verbund::engine {
+#include "base/error.h"
 
-StepExecutor::StepExecutor(const Parts& parts) : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]) {}
+namespace verbund::engine {
+namespace {
+
+// Prefill steps that rank 0 may be ahead of the last stage.
+constexpr size_t kOwedMax = 4;
+
+}  // namespace
+
+StepExecutor::StepExecutor(const Parts& parts)
+    : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]), owed_(parts.shards.ranks.size()) {}
 
 const std::vector<float>& StepExecutor::run(const StepPlan& plan) {
   if (p_.trace) p_.trace->set_step(plan.sequence);
   flatten(plan);
+  output_ = {};
   if (!shard_.first_stage()) receive_hidden(tokens_.size());
-  // Test hook: this rank leaves a collective out, as a bug would. The others must find out and not hang.
-  if (p_.faults.skip_rank == p_.world.rank() && p_.faults.skip_step == plan.sequence) return logits_;
-  output_ = p_.decoder.forward({tokens_, segments_, sampled_rows_, hidden_}, p_.tp, p_.wait, p_.trace);
+  // Test hook: this rank leaves its computation out, as a bug would. The others must find out and not hang.
+  const bool skipped = p_.faults.skip_rank == p_.world.rank() && p_.faults.skip_step == plan.sequence;
+  if (!skipped) output_ = p_.decoder.forward({tokens_, segments_, sampled_rows_, hidden_}, p_.tp, p_.wait, p_.trace);
   if (!shard_.last_stage()) {
     TraceSpan span(p_.trace, "send hidden");
-    p_.world.send(std::as_bytes(std::span(output_.hidden)), static_cast<int>(shard_.rank + shard_.tp_size), Deadline::after(p_.wait));
+    send_or_mark(output_.hidden, shard_.rank + shard_.tp_size, plan);
   }
   TraceSpan span(p_.trace, "collect logits");
-  collect_logits(sampled_rows_.size());
+  if (shard_.rank == 0) collect(plan);
+  else send_or_mark(output_.logits, 0, plan);
   return logits_;
 }
 
@@ -41,27 +52,41 @@ void StepExecutor::receive_hidden(size_t rows) {
   p_.world.recv(std::as_writable_bytes(std::span(hidden_)), static_cast<int>(shard_.rank - shard_.tp_size), Deadline::after(p_.wait));
 }
 
+void StepExecutor::send_or_mark(std::span<const float> values, size_t to, const StepPlan& plan) {
+  const auto bytes = values.empty() ? std::as_bytes(std::span(&plan.sequence, 1)) : std::as_bytes(values);
+  p_.world.send(bytes, static_cast<int>(to), Deadline::after(p_.wait));
+}
+
 // The vocabulary is sharded over the last stage; each of its ranks sends its columns to rank 0.
-void StepExecutor::collect_logits(size_t sampled) {
-  logits_.clear();
-  if (sampled == 0) return;
-  if (shard_.rank != 0) {
-    if (shard_.last_stage() && !shard_.vocabulary.empty()) p_.world.send(std::as_bytes(std::span(output_.logits)), 0, Deadline::after(p_.wait));
-    return;
-  }
-  const size_t width = p_.spec.vocabulary;
+void StepExecutor::collect(const StepPlan& plan) {
+  const size_t width = p_.spec.vocabulary, sampled = sampled_rows_.size();
   logits_.resize(sampled * width);
   for (const model::RankShard& from : p_.shards.ranks) {
-    if (!from.last_stage() || from.vocabulary.empty()) continue;
-    const size_t n = from.vocabulary.size();
     const std::vector<float>* columns = &output_.logits;
+    if (from.rank != 0 && !sends_logits(from)) owed_[from.rank].push_back(plan.sequence);
+    // The ranks of this stage talk to each other all the time: their marks must not be left in the way.
+    if (from.rank != 0 && (sampled > 0 || from.stage == shard_.stage || owed_[from.rank].size() > kOwedMax)) take_marks(from.rank);
+    if (!sends_logits(from)) continue;
+    const size_t n = from.vocabulary.size();
     if (from.rank != 0) {
       piece_.resize(sampled * n);
       p_.world.recv(std::as_writable_bytes(std::span(piece_)), static_cast<int>(from.rank), Deadline::after(p_.wait));
       columns = &piece_;
     }
+    if (columns->size() != sampled * n)
+      throw Error({Code::data_loss, Lost::instance, "ranks diverged: rank 0 has not computed step " + std::to_string(plan.sequence), "rank 0", {}});
     for (size_t row = 0; row < sampled; ++row)
       std::copy_n(columns->begin() + static_cast<long>(row * n), n, logits_.begin() + static_cast<long>(row * width + from.vocabulary.begin));
+  }
+}
+
+void StepExecutor::take_marks(size_t rank) {
+  for (; !owed_[rank].empty(); owed_[rank].pop_front()) {
+    uint64_t sequence = 0;
+    p_.world.recv(std::as_writable_bytes(std::span(&sequence, 1)), static_cast<int>(rank), Deadline::after(p_.wait));
+    if (sequence != owed_[rank].front())
+      throw Error({Code::data_loss, Lost::instance, "ranks diverged: rank " + std::to_string(rank) + " has ended step " + std::to_string(sequence) + " where step " +
+                   std::to_string(owed_[rank].front()) + " was expected", "rank 0", {}});
   }
 }
 

@@ -1,8 +1,14 @@
 // Runs one planned step on this rank: its part of the forward pass, the hand-over between pipeline stages, and the
 // logits of the sampled rows collected at rank 0. The same code on every rank. Belongs to the rank loop's thread.
+//
+// Every rank ends a step with exactly one frame to the next stage (its hidden rows) and, unless it is rank 0, one to rank 0
+// (its columns of the logits); where it has nothing to say the frame is the step's number. So a rank that left something
+// out is found by a frame that is not the expected one instead of by a timeout. Rank 0 reads the step numbers of later
+// stages late, so that the stages of a pipeline may work on different prefill chunks at once.
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <vector>
 
 #include "base/trace.h"
@@ -33,7 +39,10 @@ class StepExecutor {
  private:
   void flatten(const StepPlan& plan);
   void receive_hidden(size_t rows);
-  void collect_logits(size_t sampled);
+  void send_or_mark(std::span<const float> values, size_t to, const StepPlan& plan);
+  void collect(const StepPlan& plan);           // rank 0
+  void take_marks(size_t rank);
+  bool sends_logits(const model::RankShard& shard) const { return !sampled_rows_.empty() && shard.last_stage() && !shard.vocabulary.empty(); }
 
   Parts p_;
   const model::RankShard& shard_;
@@ -42,6 +51,7 @@ class StepExecutor {
   std::vector<uint32_t> sampled_rows_;
   std::vector<float> hidden_, logits_, piece_;
   model::Decoder::StepOutput output_;
+  std::vector<std::deque<uint64_t>> owed_;      // rank 0: step numbers that each rank has yet to send
 };
 
 }  // namespace verbund::engine
