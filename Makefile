@@ -10,7 +10,7 @@ NODES ?= 2
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 CONFIGURE = cmake --preset $(1) > $(2)/configure.log 2>&1 || { cat $(2)/configure.log; exit 1; }
-BUILD = mkdir -p $(2) && { test -f $(2)/build.ninja || { $(call CONFIGURE,$(1),$(2)); }; } && cmake --build $(2) --parallel $(JOBS)
+BUILD = mkdir -p $(2) && { test -f $(2)/build.ninja || { $(call CONFIGURE,$(1),$(2)); }; } && cmake --build $(2) --parallel $(JOBS) $(3)
 
 .PHONY: help setup build model run test test-full asan tsan fuzz bench format clean
 
@@ -27,7 +27,7 @@ run:
 	@echo "[1/4] packages and tools (a minute or two the first time)"
 	@scripts/setup
 	@echo "[2/4] building (about 8 minutes on 2 cores the first time, seconds after that)"
-	@$(call BUILD,release,build)
+	@$(call BUILD,release,build,--target program)
 	@echo "[3/4] demo model (98 MB the first time)"
 	@scripts/fetch-model
 	@echo "[4/4] $(NODES) nodes on this machine answer together"

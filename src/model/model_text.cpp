@@ -122,4 +122,15 @@ ModelText load_text(const formats::ModelFiles& files, const DecoderSpec& spec) {
   }
 }
 
+uint64_t text_bytes_on_disk(const formats::ModelFiles& files) {
+  if (files.container == formats::Container::safetensors) {
+    std::error_code problem;
+    const auto size = std::filesystem::file_size(std::filesystem::path(files.path) / "tokenizer.json", problem);
+    return problem ? 0 : size;
+  }
+  uint64_t tensors = 0;
+  for (const formats::TensorInfo& t : files.tensors->tensors()) tensors += t.stored_bytes;
+  return files.bytes_on_disk - std::min(files.bytes_on_disk, tensors);
+}
+
 }  // namespace verbund::model

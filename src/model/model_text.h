@@ -23,4 +23,7 @@ struct ModelText {
 // Throws not_found (no tokenizer in the folder), invalid_argument (bad or unknown tokenizer, with its name).
 ModelText load_text(const formats::ModelFiles& files, const DecoderSpec& spec);
 
+// Bytes on disk that load_text() reads: the GGUF file without its tensors, or tokenizer.json.
+uint64_t text_bytes_on_disk(const formats::ModelFiles& files);
+
 }  // namespace verbund::model

@@ -175,7 +175,7 @@ class MlxMesh final : public mesh::Mesh {
   std::vector<LinkInfo> links() const override {
     std::vector<LinkInfo> links;
     for (size_t i = 0; i < members_.size(); ++i)
-      if (static_cast<int>(i) != rank_) links.push_back({static_cast<int>(i), "mlx " + fabric_->group, traffic_[i].sent, traffic_[i].received});
+      if (static_cast<int>(i) != rank_) links.push_back({static_cast<int>(i), "mlx", traffic_[i].sent, traffic_[i].received});
     return links;
   }
 
