@@ -31,7 +31,7 @@ run:
 	@echo "[3/4] demo model (98 MB the first time)"
 	@scripts/fetch-model
 	@echo "[4/4] $(NODES) nodes on this machine answer together"
-	@build/verbund run smollm2 "$(PROMPT)" --local $(NODES)
+	@build/verbund run smollm2 "$(PROMPT)" --local $(NODES) --temperature 0 --max-tokens 160
 
 test:
 	@rm -rf build/results

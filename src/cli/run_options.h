@@ -29,7 +29,7 @@ struct RunOptions {
   uint32_t prefill_chunk = 256;          // 0: the whole prompt
 
   uint32_t max_tokens = 512;
-  engine::SamplingParams sampling;
+  engine::SamplingParams sampling{.temperature = 0.7f, .top_p = 0.95f};      // what most chat models are recommended with
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
 
