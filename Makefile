@@ -26,7 +26,7 @@ help:
 run:
 	@echo "[1/4] packages and tools (a minute or two the first time)"
 	@scripts/setup
-	@echo "[2/4] building (about 8 minutes on 2 cores the first time, seconds after that)"
+	@echo "[2/4] building (about 7 minutes on 2 cores the first time, seconds after that)"
 	@$(call BUILD,release,build,--target program)
 	@echo "[3/4] demo model (98 MB the first time)"
 	@scripts/fetch-model
@@ -37,7 +37,7 @@ test:
 	@rm -rf build/results
 	@echo "[1/4] packages and tools (a minute or two the first time)"
 	@scripts/setup
-	@echo "[2/4] building (about 8 minutes on 2 cores the first time, seconds after that)"
+	@echo "[2/4] building (about 7 minutes on 2 cores the first time, seconds after that)"
 	@$(call BUILD,release,build)
 	@echo "[3/4] unit tests"
 	@scripts/check-unit build || true

@@ -23,9 +23,11 @@ struct Shape {
   size_t out, cols;
   bool row_parallel;
 };
-constexpr Shape kShapes[] = {{"qkv", 960, 576, false}, {"o", 576, 576, true}, {"gate_up", 3072, 576, false}, {"down", 576, 1536, true}, {"head", 49152, 576, false}};
+constexpr Shape kShapes[] = {
+    {"qkv", 960, 576, false}, {"o", 576, 576, true}, {"gate_up", 3072, 576, false}, {"down", 576, 1536, true}, {"head", 49152, 576, false}};
 
-void linear(benchmark::State& state, const std::string& isa, const Shape& shape, const WeightFormat& format, size_t rows, unsigned threads) {
+void linear(benchmark::State& state, const std::string& isa, const Shape& shape, const WeightFormat& format, size_t rows,
+            unsigned threads) {
   const auto backend = make_native_backend(isa, threads);
   MemorySource source;
   source.add("w", random_matrix(format, shape.out, shape.cols, 1));
@@ -39,12 +41,16 @@ void linear(benchmark::State& state, const std::string& isa, const Shape& shape,
   for (auto _ : state) {
     const Tensor input = backend->from_host(rows, shape.cols, x);
     const Weight& w = *copies[i++ % count];
-    if (shape.row_parallel) benchmark::DoNotOptimize(backend->linear_partial(input, w));
-    else benchmark::DoNotOptimize(backend->linear(input, w, nullptr));
+    if (shape.row_parallel)
+      benchmark::DoNotOptimize(backend->linear_partial(input, w));
+    else
+      benchmark::DoNotOptimize(backend->linear(input, w, nullptr));
   }
   const auto times = static_cast<double>(state.iterations());
-  state.counters["weights/s"] = benchmark::Counter(times * static_cast<double>(bytes), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
-  state.counters["macs/s"] = benchmark::Counter(times * static_cast<double>(rows * shape.out * shape.cols), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+  state.counters["weights/s"] =
+      benchmark::Counter(times * static_cast<double>(bytes), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+  state.counters["macs/s"] = benchmark::Counter(times * static_cast<double>(rows * shape.out * shape.cols), benchmark::Counter::kIsRate,
+                                                benchmark::Counter::kIs1000);
 }
 
 // The demo model's attention: 9 heads on 3 KV heads of 64, `rows` new tokens after `cached` ones.

@@ -100,16 +100,25 @@ std::string cpu_name() {
 
 void print(const Options& options, const std::vector<Row>& rows) {
   if (options.json) {
-    nlohmann::json out{{"transport", options.transport}, {"ranks", options.ranks}, {"cores", available_cores()}, {"cpu", cpu_name()}, {"rows", nlohmann::json::array()}};
+    nlohmann::json out{{"transport", options.transport},
+                       {"ranks", options.ranks},
+                       {"cores", available_cores()},
+                       {"cpu", cpu_name()},
+                       {"rows", nlohmann::json::array()}};
     for (const auto& row : rows)
-      out["rows"].push_back({{"operation", row.operation}, {"bytes", row.bytes}, {"median_us", row.median_us}, {"p99_us", row.p99_us}, {"gb_per_s", static_cast<double>(row.bytes) / row.median_us / 1e3}});
+      out["rows"].push_back({{"operation", row.operation},
+                             {"bytes", row.bytes},
+                             {"median_us", row.median_us},
+                             {"p99_us", row.p99_us},
+                             {"gb_per_s", static_cast<double>(row.bytes) / row.median_us / 1e3}});
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
   std::printf("mesh %s, %d ranks, %u cores, %s\n", options.transport.c_str(), options.ranks, available_cores(), cpu_name().c_str());
   std::printf("%-11s %10s %12s %10s %10s\n", "operation", "bytes", "median us", "p99 us", "GB/s");
   for (const auto& row : rows)
-    std::printf("%-11s %10llu %12.2f %10.2f %10.2f\n", row.operation.c_str(), static_cast<unsigned long long>(row.bytes), row.median_us, row.p99_us, static_cast<double>(row.bytes) / row.median_us / 1e3);
+    std::printf("%-11s %10llu %12.2f %10.2f %10.2f\n", row.operation.c_str(), static_cast<unsigned long long>(row.bytes), row.median_us,
+                row.p99_us, static_cast<double>(row.bytes) / row.median_us / 1e3);
 }
 
 int run(const Options& options) {

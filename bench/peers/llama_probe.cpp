@@ -41,10 +41,14 @@ Options parse(int argc, char** argv) {
       if (i + 1 >= argc) throw std::runtime_error("a value is missing after " + arg);
       return std::string(argv[++i]);
     };
-    if (arg == "--prompt-file") options.prompt_file = value();
-    else if (arg == "--threads") options.threads = std::stoi(value());
-    else if (arg == "--max-tokens") options.max_tokens = std::stoi(value());
-    else options.model = arg;
+    if (arg == "--prompt-file")
+      options.prompt_file = value();
+    else if (arg == "--threads")
+      options.threads = std::stoi(value());
+    else if (arg == "--max-tokens")
+      options.max_tokens = std::stoi(value());
+    else
+      options.model = arg;
   }
   if (options.model.empty() || options.prompt_file.empty() || options.threads < 1 || options.max_tokens < 1)
     throw std::runtime_error("usage: llama_probe MODEL.gguf --prompt-file FILE [--threads N] [--max-tokens N]");
@@ -67,7 +71,7 @@ std::vector<llama_token> tokenize(const llama_vocab* vocab, const std::string& t
 }
 
 llama_token greedy(llama_context* context, int vocabulary) {
-  const float* logits = llama_get_logits_ith(context, -1);      // waits for the computation
+  const float* logits = llama_get_logits_ith(context, -1);  // waits for the computation
   return static_cast<llama_token>(std::max_element(logits, logits + vocabulary) - logits);
 }
 
@@ -121,10 +125,11 @@ void print_list(const char* name, const std::vector<llama_token>& ids) {
 
 void print(const Result& r) {
   const size_t decoded = r.tokens.size() - 1;
-  std::printf("{\"timings\": {\"load_s\": %.6f, \"ttft_s\": %.6f, \"prefill_tokens\": %zu, \"prefill_tokens_per_s\": %.3f, "
-              "\"decode_tokens\": %zu, \"decode_tokens_per_s\": %.3f}, ",
-              r.load_s, r.ttft_s, r.prompt.size(), static_cast<double>(r.prompt.size()) / r.ttft_s, decoded,
-              decoded ? static_cast<double>(decoded) / r.decode_s : 0.0);
+  std::printf(
+      "{\"timings\": {\"load_s\": %.6f, \"ttft_s\": %.6f, \"prefill_tokens\": %zu, \"prefill_tokens_per_s\": %.3f, "
+      "\"decode_tokens\": %zu, \"decode_tokens_per_s\": %.3f}, ",
+      r.load_s, r.ttft_s, r.prompt.size(), static_cast<double>(r.prompt.size()) / r.ttft_s, decoded,
+      decoded ? static_cast<double>(decoded) / r.decode_s : 0.0);
   print_list("prompt_ids", r.prompt);
   std::printf(", ");
   print_list("token_ids", r.tokens);
@@ -136,9 +141,11 @@ void print(const Result& r) {
 int main(int argc, char** argv) {
   try {
     const Options options = parse(argc, argv);
-    llama_log_set([](ggml_log_level level, const char* text, void*) {
-      if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-    }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+          if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
     llama_backend_init();
     print(measure(options));
     llama_backend_free();

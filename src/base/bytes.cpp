@@ -57,7 +57,10 @@ std::optional<size_t> find_invalid_utf8(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   for (size_t i = 0; i < s.size();) {
     const unsigned char c = byte(i);
-    if (c < 0x80) { ++i; continue; }
+    if (c < 0x80) {
+      ++i;
+      continue;
+    }
     // Shortest form, no surrogates, at most U+10FFFF: the second byte's range depends on the first (Unicode table 3-7).
     size_t more = c >= 0xC2 && c <= 0xDF ? 1 : c >= 0xE0 && c <= 0xEF ? 2 : c >= 0xF0 && c <= 0xF4 ? 3 : 0;
     if (more == 0 || i + more >= s.size()) return i;

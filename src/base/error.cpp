@@ -7,7 +7,11 @@
 namespace verbund {
 namespace {
 
-struct CodeRow { Code code; std::string_view name; CodeMapping to; };
+struct CodeRow {
+  Code code;
+  std::string_view name;
+  CodeMapping to;
+};
 
 // Exit codes follow sysexits.h where it has a word; 130 is the shell's for an interrupt.
 constexpr std::array<CodeRow, 10> kCodes{{
@@ -60,13 +64,9 @@ Error Error::within(std::string_view where) const {
 Error current_error(std::string_view where) {
   try {
     throw;
-  } catch (const Error& e) {
-    return where.empty() ? e : e.within(where);
-  } catch (const std::bad_alloc&) {
+  } catch (const Error& e) { return where.empty() ? e : e.within(where); } catch (const std::bad_alloc&) {
     return Error(Code::resource_exhausted, "out of memory", std::string(where));
-  } catch (const std::exception& e) {
-    return Error(Code::internal, e.what(), std::string(where));
-  } catch (...) {
+  } catch (const std::exception& e) { return Error(Code::internal, e.what(), std::string(where)); } catch (...) {
     return Error(Code::internal, "unknown exception", std::string(where));
   }
 }

@@ -13,18 +13,29 @@
 namespace verbund {
 
 enum class Code {
-  invalid_argument, not_found, unavailable, deadline_exceeded, resource_exhausted, data_loss,
-  permission_denied, unimplemented, cancelled, internal
+  invalid_argument,
+  not_found,
+  unavailable,
+  deadline_exceeded,
+  resource_exhausted,
+  data_loss,
+  permission_denied,
+  unimplemented,
+  cancelled,
+  internal
 };
 
 enum class Lost { request, peer, instance, process };
 
 std::string_view to_string(Code code);
 std::string_view to_string(Lost lost);
-Code code_from_string(std::string_view text);   // unknown text -> internal
-Lost lost_from_string(std::string_view text);   // unknown text -> instance
+Code code_from_string(std::string_view text);  // unknown text -> internal
+Lost lost_from_string(std::string_view text);  // unknown text -> instance
 
-struct CodeMapping { int exit_code; int http_status; };
+struct CodeMapping {
+  int exit_code;
+  int http_status;
+};
 CodeMapping mapping(Code code);
 
 class Error : public std::exception {
@@ -32,16 +43,16 @@ class Error : public std::exception {
   struct Parts {
     Code code = Code::internal;
     Lost lost = Lost::request;
-    std::string what;    // what failed, with names and numbers
-    std::string where;   // node, rank, tensor, file, operation; may be empty
-    std::string hint;    // what to do next; may be empty
+    std::string what;   // what failed, with names and numbers
+    std::string where;  // node, rank, tensor, file, operation; may be empty
+    std::string hint;   // what to do next; may be empty
   };
 
   explicit Error(Parts parts);
   Error(Code code, std::string what, std::string where = {}, std::string hint = {})
       : Error(Parts{code, Lost::request, std::move(what), std::move(where), std::move(hint)}) {}
 
-  const char* what() const noexcept override { return line_.c_str(); }   // "what (where); hint"
+  const char* what() const noexcept override { return line_.c_str(); }  // "what (where); hint"
   Code code() const { return parts_.code; }
   Lost lost() const { return parts_.lost; }
   const Parts& parts() const { return parts_; }

@@ -14,7 +14,7 @@ class Sha256 {
   ~Sha256();
   Sha256(Sha256&&) noexcept;
   void update(std::span<const std::byte> data);
-  std::string hex();      // finishes; call once
+  std::string hex();  // finishes; call once
 
  private:
   struct Context;

@@ -11,10 +11,10 @@ namespace verbund {
 class Trace {
  public:
   struct Event {
-    const char* name;        // static text
-    int32_t layer;           // -1: none
+    const char* name;  // static text
+    int32_t layer;     // -1: none
     uint64_t step;
-    int64_t begin_us, duration_us;     // since the Unix epoch, so that ranks line up
+    int64_t begin_us, duration_us;  // since the Unix epoch, so that ranks line up
   };
 
   void set_step(uint64_t step) { step_ = step; }
@@ -35,9 +35,12 @@ class Trace {
 
 class TraceSpan {
  public:
-  TraceSpan(Trace* trace, const char* name, int32_t layer = -1) : trace_(trace), name_(name), layer_(layer), begin_us_(trace ? Trace::now_us() : 0) {}
+  TraceSpan(Trace* trace, const char* name, int32_t layer = -1)
+      : trace_(trace), name_(name), layer_(layer), begin_us_(trace ? Trace::now_us() : 0) {}
   TraceSpan(const TraceSpan&) = delete;
-  ~TraceSpan() { if (trace_) trace_->add(name_, layer_, begin_us_, Trace::now_us()); }
+  ~TraceSpan() {
+    if (trace_) trace_->add(name_, layer_, begin_us_, Trace::now_us());
+  }
 
  private:
   Trace* trace_;

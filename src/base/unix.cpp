@@ -30,8 +30,8 @@ namespace verbund {
 namespace {
 
 Error system_error(const std::string& what, const std::string& where, int error_number) {
-  const Code code = error_number == ENOENT || error_number == ENOTDIR ? Code::not_found
-                    : error_number == EACCES || error_number == EPERM ? Code::permission_denied
+  const Code code = error_number == ENOENT || error_number == ENOTDIR  ? Code::not_found
+                    : error_number == EACCES || error_number == EPERM  ? Code::permission_denied
                     : error_number == ENOMEM || error_number == EMFILE ? Code::resource_exhausted
                                                                        : Code::unavailable;
   return Error(code, what + ": " + errno_text(error_number), where);
@@ -44,7 +44,11 @@ void wait_ready(int fd, short events, const Deadline& deadline, const std::strin
     if (n > 0) return;
     if (n < 0 && errno != EINTR) throw system_error(what, peer, errno);
     if (deadline.expired())
-      throw Error({Code::deadline_exceeded, Lost::peer, std::string(what) + " timed out after " + std::to_string(deadline.waited_s()) + " s", peer, {}});
+      throw Error({Code::deadline_exceeded,
+                   Lost::peer,
+                   std::string(what) + " timed out after " + std::to_string(deadline.waited_s()) + " s",
+                   peer,
+                   {}});
   }
 }
 
@@ -82,7 +86,9 @@ void pread_exact(const Fd& fd, std::span<std::byte> into, uint64_t offset, const
     const ssize_t n = ::pread(fd.get(), into.data(), want, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read failed", path, errno);
-    if (n == 0) throw Error(Code::data_loss, "the file ends at byte " + std::to_string(offset) + ", " + std::to_string(into.size()) + " bytes early", path, "fetch the file again");
+    if (n == 0)
+      throw Error(Code::data_loss, "the file ends at byte " + std::to_string(offset) + ", " + std::to_string(into.size()) + " bytes early",
+                  path, "fetch the file again");
     into = into.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }
@@ -91,7 +97,9 @@ void pread_exact(const Fd& fd, std::span<std::byte> into, uint64_t offset, const
 std::string read_text_file(const std::string& path, uint64_t bytes_max) {
   const Fd fd = open_read(path);
   const uint64_t size = file_size(fd, path);
-  if (size > bytes_max) throw Error(Code::invalid_argument, "the file has " + format_bytes(size) + ", more than the " + format_bytes(bytes_max) + " allowed for it", path);
+  if (size > bytes_max)
+    throw Error(Code::invalid_argument,
+                "the file has " + format_bytes(size) + ", more than the " + format_bytes(bytes_max) + " allowed for it", path);
   std::string text(size, '\0');
   pread_exact(fd, std::as_writable_bytes(std::span(text)), 0, path);
   return text;
@@ -100,9 +108,15 @@ std::string read_text_file(const std::string& path, uint64_t bytes_max) {
 void send_exact(int fd, std::span<const std::byte> data, const Deadline& deadline, const std::string& peer) {
   while (!data.empty()) {
     const ssize_t n = ::send(fd, data.data(), data.size(), MSG_NOSIGNAL);
-    if (n > 0) { data = data.subspan(static_cast<size_t>(n)); continue; }
+    if (n > 0) {
+      data = data.subspan(static_cast<size_t>(n));
+      continue;
+    }
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { wait_ready(fd, POLLOUT, deadline, peer, "send"); continue; }
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      wait_ready(fd, POLLOUT, deadline, peer, "send");
+      continue;
+    }
     if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) throw closed(peer);
     throw system_error("send failed", peer, errno);
   }
@@ -111,10 +125,16 @@ void send_exact(int fd, std::span<const std::byte> data, const Deadline& deadlin
 void recv_exact(int fd, std::span<std::byte> data, const Deadline& deadline, const std::string& peer) {
   while (!data.empty()) {
     const ssize_t n = ::recv(fd, data.data(), data.size(), 0);
-    if (n > 0) { data = data.subspan(static_cast<size_t>(n)); continue; }
+    if (n > 0) {
+      data = data.subspan(static_cast<size_t>(n));
+      continue;
+    }
     if (n == 0 || (n < 0 && errno == ECONNRESET)) throw closed(peer);
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) { wait_ready(fd, POLLIN, deadline, peer, "receive"); continue; }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      wait_ready(fd, POLLIN, deadline, peer, "receive");
+      continue;
+    }
     throw system_error("receive failed", peer, errno);
   }
 }

@@ -17,7 +17,13 @@ class Fd {
   Fd() = default;
   explicit Fd(int fd) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept { if (this != &other) { reset(); fd_ = std::exchange(other.fd_, -1); } return *this; }
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
   ~Fd() { reset(); }
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
@@ -31,10 +37,10 @@ class Fd {
 // "No such file or directory": the text of errno, for error messages.
 std::string errno_text(int error_number);
 
-Fd open_read(const std::string& path);                                        // throws not_found / permission_denied
+Fd open_read(const std::string& path);  // throws not_found / permission_denied
 uint64_t file_size(const Fd& fd, const std::string& path);
 void pread_exact(const Fd& fd, std::span<std::byte> into, uint64_t offset, const std::string& path);  // short file -> data_loss
-std::string read_text_file(const std::string& path, uint64_t bytes_max);      // throws with path and size beyond the cap
+std::string read_text_file(const std::string& path, uint64_t bytes_max);  // throws with path and size beyond the cap
 
 // Non-blocking stream sockets. Both throw deadline_exceeded / unavailable naming `peer`.
 void send_exact(int fd, std::span<const std::byte> data, const Deadline& deadline, const std::string& peer);
@@ -42,9 +48,9 @@ void recv_exact(int fd, std::span<std::byte> data, const Deadline& deadline, con
 void set_nonblocking(int fd);
 void set_cloexec(int fd);
 
-std::string executable_path();    // of this program
-uint64_t peak_rss_bytes();        // of this process, since its start
-uint64_t random_u64();            // from the system
-unsigned available_cores();       // affinity and cgroup quota respected
+std::string executable_path();  // of this program
+uint64_t peak_rss_bytes();      // of this process, since its start
+uint64_t random_u64();          // from the system
+unsigned available_cores();     // affinity and cgroup quota respected
 
 }  // namespace verbund

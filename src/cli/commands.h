@@ -12,6 +12,6 @@ using Command = std::function<int()>;
 Command add_run(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_version(CLI::App& app);
-Command add_runner(CLI::App& app);      // hidden: the process of one rank
+Command add_runner(CLI::App& app);  // hidden: the process of one rank
 
 }  // namespace verbund::cli

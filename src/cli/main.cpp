@@ -13,9 +13,10 @@ namespace {
 
 int run_program(int argc, char** argv) {
   compute::require_cpu();
-  CLI::App app("Several machines act as one for AI: one pool of memory, one accelerator, one API.\n"
-               "Tested on Linux x86-64. Written for macOS and Arm from their documented interfaces, not run there yet.",
-               "verbund");
+  CLI::App app(
+      "Several machines act as one for AI: one pool of memory, one accelerator, one API.\n"
+      "Tested on Linux x86-64. Written for macOS and Arm from their documented interfaces, not run there yet.",
+      "verbund");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
   std::vector<std::pair<CLI::App*, Command>> commands;
@@ -23,11 +24,17 @@ int run_program(int argc, char** argv) {
     Command command = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(command));
   }
+  if (argc < 2) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);      // --help
-    throw Error(Code::invalid_argument, e.what(), {}, "verbund " + (app.get_subcommands().empty() ? std::string() : app.get_subcommands().front()->get_name() + " ") + "--help lists the options");
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    throw Error(Code::invalid_argument, e.what(), {},
+                "verbund " + (app.get_subcommands().empty() ? std::string() : app.get_subcommands().front()->get_name() + " ") +
+                    "--help lists the options");
   }
   for (auto& [sub, command] : commands)
     if (sub->parsed()) return command();

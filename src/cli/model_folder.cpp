@@ -32,8 +32,10 @@ std::string resolve_model(const std::string& text) {
     if (const fs::path file = folder / (text + ".gguf"); fs::exists(file, ignored)) return file.string();
     if (const fs::path sub = folder / text; fs::is_directory(sub, ignored)) return sub.string();
   }
-  throw Error(Code::not_found, "there is no model '" + text.substr(0, 200) + "'", "looked for a file or folder of that name here and in " + folder.string(),
-              text == "smollm2" ? "`make run` or scripts/fetch-model fetches the demo model" : "give the path of a GGUF file or of a folder with config.json and safetensors");
+  throw Error(Code::not_found, "there is no model '" + text.substr(0, 200) + "'",
+              "looked for a file or folder of that name here and in " + folder.string(),
+              text == "smollm2" ? "`make run` or scripts/fetch-model fetches the demo model"
+                                : "give the path of a GGUF file or of a folder with config.json and safetensors");
 }
 
 }  // namespace verbund::cli

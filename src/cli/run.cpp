@@ -36,18 +36,20 @@ void catch_interrupts() {
   struct sigaction action {};
   action.sa_handler = [](int signal) { interrupted = signal; };
   sigemptyset(&action.sa_mask);
-  for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);      // no SA_RESTART: waits end at once
+  for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);  // no SA_RESTART: waits end at once
 }
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 std::string read_stdin() {
-  if (::isatty(STDIN_FILENO)) throw Error(Code::invalid_argument, "there is no prompt", {}, "give it as the second argument or on standard input");
+  if (::isatty(STDIN_FILENO))
+    throw Error(Code::invalid_argument, "there is no prompt", {}, "give it as the second argument or on standard input");
   std::string text;
   char buffer[64 * 1024];
   for (ssize_t n; (n = ::read(STDIN_FILENO, buffer, sizeof buffer)) > 0;) {
     text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > kPromptBytesMax) throw Error(Code::invalid_argument, "the prompt on standard input is larger than " + format_bytes(kPromptBytesMax));
+    if (text.size() > kPromptBytesMax)
+      throw Error(Code::invalid_argument, "the prompt on standard input is larger than " + format_bytes(kPromptBytesMax));
   }
   if (interrupted) throw Error(Code::cancelled, "interrupted");
   return text;
@@ -86,13 +88,15 @@ class Run {
     const uint32_t wanted = static_cast<uint32_t>(std::min<uint64_t>(model_context, prompt_.size() + uint64_t(o_.max_tokens) + 1));
     context_ = o_.context.value_or(std::min(model_context, std::max(kContextDefault, wanted)));
     if (context_ > model_context)
-      throw Error(Code::invalid_argument, "--context " + std::to_string(context_) + " is more than the " + std::to_string(model_context) + " positions this model is made for");
+      throw Error(Code::invalid_argument, "--context " + std::to_string(context_) + " is more than the " + std::to_string(model_context) +
+                                              " positions this model is made for");
     main_ = request(kMainRequest, prompt_, sampling());
     main_.validate(vocabulary(), context_);
   }
 
   std::vector<int32_t> encode_prompt(const std::string& prompt) const {
-    if (const auto bad = find_invalid_utf8(prompt)) throw Error(Code::invalid_argument, "the prompt is not valid UTF-8 at byte " + std::to_string(*bad));
+    if (const auto bad = find_invalid_utf8(prompt))
+      throw Error(Code::invalid_argument, "the prompt is not valid UTF-8 at byte " + std::to_string(*bad));
     if (o_.raw || !text_.chat_template) {
       const std::string text = o_.system.empty() ? prompt : o_.system + "\n\n" + prompt;
       return text_.tokenizer->encode(text, {.add_special = true, .parse_special = true});
@@ -141,7 +145,8 @@ class Run {
     r.max_running = o_.also + 1;
     r.trace = !o_.trace.empty();
     r.faults = engine::parse_faults(o_.faults);
-    if (r.faults.skip_rank >= static_cast<int32_t>(o_.local)) throw Error(Code::invalid_argument, "--fault skip: there is no rank " + std::to_string(r.faults.skip_rank));
+    if (r.faults.skip_rank >= static_cast<int32_t>(o_.local))
+      throw Error(Code::invalid_argument, "--fault skip: there is no rank " + std::to_string(r.faults.skip_rank));
     set_context(r, context_);
     return c;
   }
@@ -149,7 +154,7 @@ class Run {
   void set_context(engine::RunnerConfig& r, uint32_t context) const {
     r.context = context;
     r.prefill_chunk = o_.prefill_chunk == 0 ? context : std::min(o_.prefill_chunk, context);
-    r.token_budget = r.prefill_chunk + r.max_running;      // one chunk beside everybody's decode
+    r.token_budget = r.prefill_chunk + r.max_running;  // one chunk beside everybody's decode
     r.kv_blocks = static_cast<uint32_t>(ceil_div(context, compute::kKvBlock)) * r.max_running;
   }
 
@@ -165,9 +170,7 @@ class Run {
   uint64_t budget() const {
     try {
       return parse_bytes(*o_.memory);
-    } catch (const Error& e) {
-      throw e.within("--memory");
-    }
+    } catch (const Error& e) { throw e.within("--memory"); }
   }
 
   void fit(engine::Instance& instance, uint64_t budget) {
@@ -183,7 +186,10 @@ class Run {
     const uint32_t planned = std::exchange(context_, possible);
     instance.replan([&](engine::RunnerConfig& r) { set_context(r, context_); });
     if (over()) throw does_not_fit(instance.reports(), context_, needed, budget);
-    std::fprintf(stderr, "%s\n", dim("context " + std::to_string(context_) + " instead of " + std::to_string(planned) + ", to fit into " + format_bytes(budget) + " a node").c_str());
+    std::fprintf(stderr, "%s\n",
+                 dim("context " + std::to_string(context_) + " instead of " + std::to_string(planned) + ", to fit into " +
+                     format_bytes(budget) + " a node")
+                     .c_str());
   }
 
   int answer(engine::Instance& instance) {
@@ -234,8 +240,10 @@ class Run {
   }
 
   void show() const {
-    if (o_.json) std::cout << to_json(result_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
-    else std::fprintf(stderr, "\n%s", dim(to_table(result_)).c_str());
+    if (o_.json)
+      std::cout << to_json(result_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    else
+      std::fprintf(stderr, "\n%s", dim(to_table(result_)).c_str());
   }
 
   const RunOptions& o_;

@@ -41,29 +41,69 @@ void RunOptions::declare(CLI::App& app) {
 
   const char* where = "Placement";
   app.add_option("--local", local, "Nodes on this machine")->check(CLI::Range(1, 64))->capture_default_str()->group(where);
-  app.add_option("--stages", stages, "Pipeline stages, of local / stages ranks each")->check(CLI::Range(1, 64))->capture_default_str()->group(where);
+  app.add_option("--stages", stages, "Pipeline stages, of local / stages ranks each")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str()
+      ->group(where);
   app.add_option("--shares", shares, "Proportions of the ranks in a stage, as 3:2:1")->group(where);
   app.add_option("--layers", layers, "Layers of the stages, as 20:10")->group(where);
   app.add_option("--memory", memory, "Memory budget of each node, as 60MB or 1.5GiB; what does not fit is refused")->group(where);
-  app.add_option("--transport", transport, "Links between ranks: shm, tcp, or mlx (MLX ring)")->check(CLI::IsMember({"shm", "tcp", "mlx"}))->capture_default_str()->group(where);
+  app.add_option("--transport", transport, "Links between ranks: shm, tcp, or mlx (MLX ring)")
+      ->check(CLI::IsMember({"shm", "tcp", "mlx"}))
+      ->capture_default_str()
+      ->group(where);
 
   const char* how = "Computation";
   app.add_option("--backend", backend, "native (CPU kernels) or mlx; Metal and CUDA through MLX are not tried on such hardware yet")
-      ->check(CLI::IsMember({"native", "mlx"}))->capture_default_str()->group(how);
-  app.add_option("--isa", isa, "Instruction set of the native kernels: auto, scalar, avx2, avx512, amx, neon; what exists here: verbund version")->capture_default_str()->group(how);
+      ->check(CLI::IsMember({"native", "mlx"}))
+      ->capture_default_str()
+      ->group(how);
+  app.add_option("--isa", isa,
+                 "Instruction set of the native kernels: auto, avx512, avx512bw, avx2, scalar, or neon (Arm, not tried yet); `verbund "
+                 "version` lists what runs here")
+      ->capture_default_str()
+      ->group(how);
   app.add_option("--threads", threads, "Threads of each rank (default: cores / ranks)")->check(CLI::Range(1, 1024))->group(how);
-  app.add_option("--context", context, "Positions of a sequence, prompt and answer (default: 4096, or what the model and --memory allow)")->check(CLI::Range(1u, kTokensMax))->group(how);
-  app.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens of one step; 0: all")->check(CLI::Range(0u, kTokensMax))->capture_default_str()->group(how);
-  app.add_option("--kv", kv_type, "Format of keys and values: f16 or f32")->check(CLI::IsMember({"f16", "f32"}))->capture_default_str()->group(how);
+  app.add_option("--context", context, "Positions of a sequence, prompt and answer (default: 4096, or what the model and --memory allow)")
+      ->check(CLI::Range(1u, kTokensMax))
+      ->group(how);
+  app.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens of one step; 0: all")
+      ->check(CLI::Range(0u, kTokensMax))
+      ->capture_default_str()
+      ->group(how);
+  app.add_option("--kv", kv_type, "Format of keys and values: f16 or f32")
+      ->check(CLI::IsMember({"f16", "f32"}))
+      ->capture_default_str()
+      ->group(how);
 
   const char* choose = "Sampling";
-  app.add_option("--max-tokens", max_tokens, "Longest answer, in tokens")->check(CLI::Range(0u, kTokensMax))->capture_default_str()->group(choose);
-  app.add_option("--temperature", sampling.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 100.0))->capture_default_str()->group(choose);
-  app.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: off")->check(CLI::NonNegativeNumber)->capture_default_str()->group(choose);
-  app.add_option("--top-p", sampling.top_p, "Only the most likely tokens that together reach p; 1: off")->check(CLI::Range(0.0, 1.0))->capture_default_str()->group(choose);
-  app.add_option("--min-p", sampling.min_p, "Only tokens at least p times as likely as the best; 0: off")->check(CLI::Range(0.0, 1.0))->capture_default_str()->group(choose);
-  app.add_option("--repeat-penalty", sampling.repetition_penalty, "Makes tokens seen before less likely; 1: off")->check(CLI::PositiveNumber)->capture_default_str()->group(choose);
-  app.add_option("--seed", seed, "Seed of the random draws (default: a new one each time, reported in --json)")->check(is_seed)->group(choose);
+  app.add_option("--max-tokens", max_tokens, "Longest answer, in tokens")
+      ->check(CLI::Range(0u, kTokensMax))
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--temperature", sampling.temperature, "0: always the most likely token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: off")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--top-p", sampling.top_p, "Only the most likely tokens that together reach p; 1: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--min-p", sampling.min_p, "Only tokens at least p times as likely as the best; 0: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--repeat-penalty", sampling.repetition_penalty, "Makes tokens seen before less likely; 1: off")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(choose);
+  app.add_option("--seed", seed, "Seed of the random draws (default: a new one each time, reported in --json)")
+      ->check(is_seed)
+      ->group(choose);
   app.add_option("--stop", stop, "Text that ends the answer; may be given several times")->allow_extra_args(false)->group(choose);
   app.add_flag("--ignore-eos", ignore_eos, "Go on after the model's end token")->group(choose);
 

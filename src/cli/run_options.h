@@ -15,29 +15,29 @@ namespace verbund::cli {
 struct RunOptions {
   std::string model;
   std::string prompt;
-  bool prompt_given = false;             // else it is read from standard input
+  bool prompt_given = false;  // else it is read from standard input
   std::string system;
   bool raw = false, json = false, hash_logits = false, ignore_eos = false;
   std::string trace;
 
   size_t local = 2, stages = 1;
-  std::string shares, layers;            // "3:2:1", "20:10"
+  std::string shares, layers;  // "3:2:1", "20:10"
   std::string backend = "native", transport = "shm", isa = "auto", kv_type = "f16";
   std::optional<unsigned> threads;
-  std::optional<std::string> memory;     // "60MB"
+  std::optional<std::string> memory;  // "60MB"
   std::optional<uint32_t> context;
-  uint32_t prefill_chunk = 256;          // 0: the whole prompt
+  uint32_t prefill_chunk = 256;  // 0: the whole prompt
 
   uint32_t max_tokens = 512;
-  engine::SamplingParams sampling{.temperature = 0.7f, .top_p = 0.95f};      // what most chat models are recommended with
+  engine::SamplingParams sampling{.temperature = 0.7f, .top_p = 0.95f};  // what most chat models are recommended with
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
 
-  uint32_t also = 0;                     // hidden: this many other requests run beside the prompt
-  std::vector<std::string> faults;       // hidden: test hooks
+  uint32_t also = 0;                // hidden: this many other requests run beside the prompt
+  std::vector<std::string> faults;  // hidden: test hooks
 
   void declare(CLI::App& app);
-  model::ParallelConfig parallel() const;      // throws invalid_argument
+  model::ParallelConfig parallel() const;  // throws invalid_argument
 };
 
 }  // namespace verbund::cli

@@ -10,7 +10,7 @@ namespace {
 
 struct Speeds {
   uint64_t prefill_tokens, decode_tokens;
-  double prefill, decode;               // tokens/s
+  double prefill, decode;  // tokens/s
 };
 
 // Prefill ends with the first token; decode is the tokens after it.
@@ -31,7 +31,9 @@ nlohmann::json links_of(const RunResult& r) {
   for (const engine::RankReport& rank : r.ranks)
     for (const auto& l : rank.links)
       if (const auto peer = l.value("peer", uint64_t(0)); peer > rank.rank)
-        links.push_back({{"a", rank.rank}, {"b", peer}, {"transport", l.value("transport", "")},
+        links.push_back({{"a", rank.rank},
+                         {"b", peer},
+                         {"transport", l.value("transport", "")},
                          {"bytes", l.value("bytes_sent", uint64_t(0)) + l.value("bytes_received", uint64_t(0))}});
   return links;
 }
@@ -49,14 +51,31 @@ nlohmann::json to_json(const RunResult& r) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const engine::RankReport& rank : r.ranks) {
     const model::RankShard& shard = r.shards.at(rank.rank);
-    ranks.push_back({{"rank", rank.rank}, {"node", rank.rank}, {"stage", shard.stage}, {"share", shard.share}, {"layers", {shard.layers.begin, shard.layers.end}},
-                     {"backend", rank.backend}, {"weight_bytes", rank.weight_bytes}, {"kv_bytes", rank.kv_bytes},
-                     {"planned_bytes", rank.planned.total()}, {"planned", engine::to_json(rank.planned)}, {"peak_rss_bytes", rank.peak_rss_bytes}});
+    ranks.push_back({{"rank", rank.rank},
+                     {"node", rank.rank},
+                     {"stage", shard.stage},
+                     {"share", shard.share},
+                     {"layers", {shard.layers.begin, shard.layers.end}},
+                     {"backend", rank.backend},
+                     {"weight_bytes", rank.weight_bytes},
+                     {"kv_bytes", rank.kv_bytes},
+                     {"planned_bytes", rank.planned.total()},
+                     {"planned", engine::to_json(rank.planned)},
+                     {"peak_rss_bytes", rank.peak_rss_bytes}});
   }
-  nlohmann::json j{{"text", r.text}, {"token_ids", r.token_ids}, {"finish_reason", r.finish_reason}, {"seed", r.seed},
-                   {"timings", {{"load_s", r.load_s}, {"ttft_s", r.ttft_s}, {"prefill_tokens", s.prefill_tokens}, {"prefill_tokens_per_s", s.prefill},
-                                {"decode_tokens", s.decode_tokens}, {"decode_tokens_per_s", s.decode}}},
-                   {"ranks", ranks}, {"links", links_of(r)}};
+  nlohmann::json j{{"text", r.text},
+                   {"token_ids", r.token_ids},
+                   {"finish_reason", r.finish_reason},
+                   {"seed", r.seed},
+                   {"timings",
+                    {{"load_s", r.load_s},
+                     {"ttft_s", r.ttft_s},
+                     {"prefill_tokens", s.prefill_tokens},
+                     {"prefill_tokens_per_s", s.prefill},
+                     {"decode_tokens", s.decode_tokens},
+                     {"decode_tokens_per_s", s.decode}}},
+                   {"ranks", ranks},
+                   {"links", links_of(r)}};
   if (r.figures.contains("logits_sha256")) j["logits_sha256"] = r.figures["logits_sha256"];
   return j;
 }
@@ -65,13 +84,16 @@ std::string to_table(const RunResult& r) {
   std::vector<std::vector<std::string>> rows{{"node", "rank", "stage", "layers", "share", "weights", "KV cache", "planned", "peak RSS"}};
   for (const engine::RankReport& rank : r.ranks) {
     const model::RankShard& shard = r.shards.at(rank.rank);
-    rows.push_back({std::to_string(rank.rank), std::to_string(rank.rank), std::to_string(shard.stage), std::to_string(shard.layers.begin) + "-" + std::to_string(shard.layers.end - 1),
-                    fixed(shard.share * 100, 0) + " %", format_bytes(rank.weight_bytes), format_bytes(rank.kv_bytes), format_bytes(rank.planned.total()), format_bytes(rank.peak_rss_bytes)});
+    rows.push_back({std::to_string(rank.rank), std::to_string(rank.rank), std::to_string(shard.stage),
+                    std::to_string(shard.layers.begin) + "-" + std::to_string(shard.layers.end - 1), fixed(shard.share * 100, 0) + " %",
+                    format_bytes(rank.weight_bytes), format_bytes(rank.kv_bytes), format_bytes(rank.planned.total()),
+                    format_bytes(rank.peak_rss_bytes)});
   }
   std::string text = table(rows, 0);
   std::vector<std::string> links;
   for (const auto& l : links_of(r))
-    links.push_back(l["a"].dump() + "-" + l["b"].dump() + " " + l["transport"].get<std::string>() + " (" + format_bytes(l["bytes"].get<uint64_t>()) + ")");
+    links.push_back(l["a"].dump() + "-" + l["b"].dump() + " " + l["transport"].get<std::string>() + " (" +
+                    format_bytes(l["bytes"].get<uint64_t>()) + ")");
   text += "  links     " + (links.empty() ? "none" : join(links, ", ")) + "\n";
   text += "  backend   " + (r.ranks.empty() ? "" : r.ranks.front().backend) + "\n";
   const Speeds s = speeds_of(r.figures);
@@ -85,9 +107,16 @@ std::string to_table(const RunResult& r) {
 void write_trace(const std::string& path, const RunResult& r) {
   nlohmann::json events = nlohmann::json::array();
   for (const engine::RankReport& rank : r.ranks) {
-    events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"name", "rank " + std::to_string(rank.rank)}}}});
+    events.push_back(
+        {{"name", "process_name"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"name", "rank " + std::to_string(rank.rank)}}}});
     for (const auto& e : rank.trace)
-      events.push_back({{"name", e.at(0)}, {"ph", "X"}, {"pid", rank.rank}, {"tid", 0}, {"ts", e.at(3)}, {"dur", e.at(4)}, {"args", {{"layer", e.at(1)}, {"step", e.at(2)}}}});
+      events.push_back({{"name", e.at(0)},
+                        {"ph", "X"},
+                        {"pid", rank.rank},
+                        {"tid", 0},
+                        {"ts", e.at(3)},
+                        {"dur", e.at(4)},
+                        {"args", {{"layer", e.at(1)}, {"step", e.at(2)}}}});
   }
   std::ofstream file(path);
   file << nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};

@@ -16,13 +16,13 @@ struct RunResult {
   std::string finish_reason;
   uint64_t seed = 0;
   double load_s = 0, ttft_s = 0;
-  nlohmann::json figures;                    // of the engine: prompt_tokens, prefill_s, ...
+  nlohmann::json figures;  // of the engine: prompt_tokens, prefill_s, ...
   std::vector<engine::RankReport> ranks;
   std::vector<model::RankShard> shards;
 };
 
 nlohmann::json to_json(const RunResult& result);
 std::string to_table(const RunResult& result);
-void write_trace(const std::string& path, const RunResult& result);      // Chrome trace format
+void write_trace(const std::string& path, const RunResult& result);  // Chrome trace format
 
 }  // namespace verbund::cli

@@ -1,5 +1,5 @@
-#include "cli/commands.h"
 #include "engine/runner.h"
+#include "cli/commands.h"
 
 namespace verbund::cli {
 

@@ -41,7 +41,8 @@ void ProgressLine::update(uint64_t done, uint64_t total) {
   constexpr int kWidth = 28;
   std::string bar(static_cast<size_t>(kWidth * percent / 100), '#');
   bar.resize(kWidth, '-');
-  std::fprintf(stderr, "\r%s  [%s] %3d %%  %s of %s\x1b[K", label_.c_str(), bar.c_str(), percent, format_bytes(done).c_str(), format_bytes(total).c_str());
+  std::fprintf(stderr, "\r%s  [%s] %3d %%  %s of %s\x1b[K", label_.c_str(), bar.c_str(), percent, format_bytes(done).c_str(),
+               format_bytes(total).c_str());
   std::fflush(stderr);
 }
 

@@ -11,7 +11,7 @@
 namespace verbund::cli {
 
 bool stderr_is_terminal();
-std::string dim(const std::string& text);       // on a terminal; else unchanged
+std::string dim(const std::string& text);  // on a terminal; else unchanged
 std::string bold(const std::string& text);
 
 // "verbund: what (where)" and, on a second line, the hint.
@@ -35,6 +35,6 @@ class ProgressLine {
 std::string table(const std::vector<std::vector<std::string>>& rows, size_t left);
 
 std::string fixed(double value, int digits);
-std::string milliseconds(double seconds);       // "35 ms", "1.20 s"
+std::string milliseconds(double seconds);  // "35 ms", "1.20 s"
 
 }  // namespace verbund::cli

@@ -45,7 +45,7 @@ class Tensor {
 // Opaque weights. `bytes` is what they occupy in this backend's own layout (nothing is kept twice).
 struct Weight {
   virtual ~Weight() = default;
-  size_t rows = 0, cols = 0;     // [out, in] held here
+  size_t rows = 0, cols = 0;  // [out, in] held here
   uint64_t bytes = 0;
 };
 
@@ -74,29 +74,29 @@ struct KvCache {
 
 // The consecutive tokens of one sequence inside a step. Rows of the step's tensors are the segments' tokens in order.
 struct Segment {
-  uint32_t first_row;                   // row in the step's tensors
-  uint32_t rows;                        // tokens of this segment
-  uint32_t first_position;              // position of its first token in the sequence
-  std::span<const uint32_t> blocks;     // KV block i holds positions [32 i, 32 i + 32); covers first_position + rows
+  uint32_t first_row;                // row in the step's tensors
+  uint32_t rows;                     // tokens of this segment
+  uint32_t first_position;           // position of its first token in the sequence
+  std::span<const uint32_t> blocks;  // KV block i holds positions [32 i, 32 i + 32); covers first_position + rows
 };
 
 enum class RopeMode { none, half, interleaved };
 
 // cos and sin (already times the attention factor) of position p, pair i: [p * pairs + i]. Made by model/rope.h.
 struct RopeTable {
-  size_t pairs = 0;                     // rotated dims / 2
+  size_t pairs = 0;  // rotated dims / 2
   std::vector<float> cos, sin;
 };
 
 struct AttentionParams {
-  size_t layer;                         // index into the KvCache
-  size_t heads, kv_heads, head_dim;     // held by this rank
-  std::span<const uint32_t> kv_of_head; // local KV head that local head h reads
+  size_t layer;                          // index into the KvCache
+  size_t heads, kv_heads, head_dim;      // held by this rank
+  std::span<const uint32_t> kv_of_head;  // local KV head that local head h reads
   float scale;
-  size_t window = 0;                    // 0: full. Key j visible to query i iff j <= i and (window == 0 or i - j < window)
+  size_t window = 0;  // 0: full. Key j visible to query i iff j <= i and (window == 0 or i - j < window)
   RopeMode rope_mode = RopeMode::half;
   const RopeTable* rope = nullptr;
-  const class Vector* q_norm = nullptr; // [head_dim], RMS per head before RoPE; null: none
+  const class Vector* q_norm = nullptr;  // [head_dim], RMS per head before RoPE; null: none
   const class Vector* k_norm = nullptr;
   float norm_eps = 0;
 };
@@ -118,9 +118,9 @@ struct Partial {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;       // "native", "mlx"
-  virtual std::string description() const = 0;     // "native, avx512 (VNNI), 2 threads"
-  virtual bool exact() const = 0;                  // bit-identical for any split (native), or only across ranks (mlx)
+  virtual std::string_view name() const = 0;    // "native", "mlx"
+  virtual std::string description() const = 0;  // "native, avx512 (VNNI), 2 threads"
+  virtual bool exact() const = 0;               // bit-identical for any split (native), or only across ranks (mlx)
 
   // ---- weights in. Reads only the given ranges, in bands, straight into the final layout.
   // `unit`: 0 for column-parallel use (linear, head, embed); for row-parallel use (linear_partial) the number of columns
@@ -138,19 +138,20 @@ class Backend {
 
   // ---- one step
   virtual void begin_step() = 0;
-  virtual void end_step() = 0;     // frees the step's tensors
+  virtual void end_step() = 0;  // frees the step's tensors
 
   // Rows `ids` of the table; ids outside [first_row, first_row + table.rows) give zero rows.
   virtual Tensor embed(const Weight& table, std::span<const int32_t> ids, size_t first_row) = 0;
   // Makes an embedding whole when it is sharded: each row is non-zero on exactly one rank. Bit-exact (sums bit patterns).
   virtual Tensor gather_embedding(const Tensor& mine, mesh::Mesh& mesh, const Deadline& deadline) = 0;
   virtual Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) = 0;
-  virtual Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) = 0;                  // x W^T + b: [rows, w.rows]
-  virtual Partial linear_partial(const Tensor& x, const Weight& w) = 0;                             // row-parallel
-  virtual Partial zero_partial(size_t rows, size_t cols) = 0;      // what a rank without a share contributes
+  virtual Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) = 0;  // x W^T + b: [rows, w.rows]
+  virtual Partial linear_partial(const Tensor& x, const Weight& w) = 0;             // row-parallel
+  virtual Partial zero_partial(size_t rows, size_t cols) = 0;                       // what a rank without a share contributes
   // residual + (sum over ranks of partial, as f32) + bias. Throws invalid_argument with Lost::request and the rows in
   // Error::where if a value left the fixed-point range on any rank (every rank sees the same error).
-  virtual Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) = 0;
+  virtual Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh,
+                             const Deadline& deadline) = 0;
   // qkv: [rows, (heads + 2 kv_heads) * head_dim], q heads then k heads then v heads. Norms and rotates q and k, appends
   // k and v to the cache at the segment's positions, attends. Returns [rows, heads * head_dim].
   virtual Tensor attention(const Tensor& qkv, KvCache& cache, const AttentionParams& params, std::span<const Segment> segments) = 0;
@@ -160,13 +161,13 @@ class Backend {
 
   // ---- host boundary
   virtual Tensor from_host(size_t rows, size_t cols, std::span<const float> values) = 0;
-  virtual void to_host(const Tensor& x, std::span<float> values) = 0;                               // rows * cols
+  virtual void to_host(const Tensor& x, std::span<float> values) = 0;  // rows * cols
 };
 
 // isa: "auto", "avx512" (the best form of AVX-512 this CPU has), "avx512bw" (VNNI left unused), "avx2", "neon", "scalar"
 // (the reference). Throws unimplemented / invalid_argument naming what this CPU and build have. 1 to 1024 threads.
 std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads);
-std::vector<std::string> native_isas();      // runnable here, best first
+std::vector<std::string> native_isas();  // runnable here, best first
 
 // Loads libverbund_mlx beside the program. Throws unavailable saying what is missing.
 std::unique_ptr<Backend> make_mlx_backend();

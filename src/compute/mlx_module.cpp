@@ -47,8 +47,7 @@ Fn* symbol(void* handle, const char* name, const std::string& path) {
 }
 
 Module open_module(const std::string& path) {
-  if (access(path.c_str(), R_OK) != 0)
-    throw Error(Code::unavailable, "MLX is not built in: the module is missing", path, kHint);
+  if (access(path.c_str(), R_OK) != 0) throw Error(Code::unavailable, "MLX is not built in: the module is missing", path, kHint);
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();

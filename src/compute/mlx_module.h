@@ -28,14 +28,14 @@ struct MlxMeshOptions {
   // environment: "jaccl", "mpi", "nccl".
   std::string group = "ring";
   int rank = 0;
-  std::vector<std::string> endpoints;   // ring: "a.b.c.d:port" or "mlx:a.b.c.d:port" of every rank, in rank order
+  std::vector<std::string> endpoints;  // ring: "a.b.c.d:port" or "mlx:a.b.c.d:port" of every rank, in rank order
 };
 
 // Reserves a port for this rank's end of a ring; endpoint() is "mlx:a.b.c.d:port". Needs no module. Keep it until
 // make_mlx_mesh() has returned: nobody else is given the port, and MLX binds it beside the reservation.
 class MlxReservation {
  public:
-  explicit MlxReservation(const std::string& address);   // IPv4; throws invalid_argument, unavailable
+  explicit MlxReservation(const std::string& address);  // IPv4; throws invalid_argument, unavailable
   const std::string& endpoint() const { return endpoint_; }
 
  private:

@@ -22,14 +22,19 @@ double round_even(double x) { return (x + kFixedMagic) - kFixedMagic; }
 double power_of_two(int n) { return std::bit_cast<double>(static_cast<uint64_t>(n + 1023) << 52); }
 
 // Unevaluated sum hi + lo.
-struct Double2 { double hi, lo; };
+struct Double2 {
+  double hi, lo;
+};
 
 // log(x) = n ln2 + 2 atanh(f), f = (m - 1) / (m + 1), m in [sqrt(1/2), sqrt 2): |f| <= 0.1716, 12 terms leave 1e-19.
 Double2 log_parts(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   int n = static_cast<int>(bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull);
-  if (m > 1.4142135623730951) { m *= 0.5; ++n; }
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++n;
+  }
   const double above = m - 1, sum = m + 1, sum_error = m - (sum - 1);
   const double f = above / sum;
   const double f_error = (std::fma(-f, sum, above) - f * sum_error) / sum;
@@ -56,7 +61,7 @@ double exp_parts(Double2 x) {
   const double n = round_even(x.hi * kLog2E);
   double r = std::fma(-n, kLn2Hi, x.hi);
   r = std::fma(-n, kLn2Lo, r) + x.lo;
-  const int half = static_cast<int>(n) / 2;   // two steps, so that results near the ends of the range are reached
+  const int half = static_cast<int>(n) / 2;  // two steps, so that results near the ends of the range are reached
   return exp_reduced(r) * power_of_two(half) * power_of_two(static_cast<int>(n) - half);
 }
 
@@ -91,15 +96,27 @@ void exact_sincos(double x, double& sin, double& cos) {
   // n has at most 24 bits, so the first step is exact (all operands are multiples of 2^-52 and the result is below 1).
   const double r = std::fma(-n, kPiHalfLo, std::fma(-n, kPiHalfHi, x));
   const double r2 = r * r;
-  double s = 0, c = 0;   // Taylor series to r^19 and r^20: remainders below 1e-19 on |r| <= pi / 4
+  double s = 0, c = 0;  // Taylor series to r^19 and r^20: remainders below 1e-19 on |r| <= pi / 4
   for (int k = 19; k >= 3; k -= 2) s = (s * r2 + 1) * (-1.0 / ((k - 1) * k));
   for (int k = 20; k >= 2; k -= 2) c = (c * r2 + 1) * (-1.0 / ((k - 1) * k));
   const double sine = std::fma(r * r2, s, r), cosine = std::fma(r2, c, 1.0);
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: sin = sine; cos = cosine; return;
-    case 1: sin = cosine; cos = -sine; return;
-    case 2: sin = -sine; cos = -cosine; return;
-    default: sin = -cosine; cos = sine; return;
+    case 0:
+      sin = sine;
+      cos = cosine;
+      return;
+    case 1:
+      sin = cosine;
+      cos = -sine;
+      return;
+    case 2:
+      sin = -sine;
+      cos = -cosine;
+      return;
+    default:
+      sin = -cosine;
+      cos = sine;
+      return;
   }
 }
 

@@ -53,20 +53,20 @@
 
 namespace verbund::compute {
 
-constexpr double kFixedOne = 1073741824.0;        // 2^30
-constexpr float kFixedMax = 1048576.0f;           // 2^20: |value| of one unit
-constexpr size_t kUnitsMax = 8191;                // units summed in one reduction: 8191 * 2^50 < 2^63
+constexpr double kFixedOne = 1073741824.0;  // 2^30
+constexpr float kFixedMax = 1048576.0f;     // 2^20: |value| of one unit
+constexpr size_t kUnitsMax = 8191;          // units summed in one reduction: 8191 * 2^50 < 2^63
 // Nearest-even rounding by adding 1.5 * 2^52: the same bits on every machine, and one fused operation.
 constexpr double kFixedMagic = 6755399441055744.0;
 
-float exp_f32(float x);      // the scalar form of the kernels' polynomial
+float exp_f32(float x);  // the scalar form of the kernels' polynomial
 int64_t to_fixed(float v, bool& poisoned);
 inline float from_fixed(int64_t sum) { return static_cast<float>(static_cast<double>(sum) * (1.0 / kFixedOne)); }
 
 // Double-precision elementary functions of our own for tables that every machine must agree on (|relative error| < 1e-14).
-double exact_log(double x);                          // x > 0, normal
-double exact_exp(double x);                          // |x| < 700
-double exact_pow(double base, double exponent);      // base > 0, |exponent * log(base)| < 700
-void exact_sincos(double x, double& sin, double& cos);   // |x| < 2^24
+double exact_log(double x);                             // x > 0, normal
+double exact_exp(double x);                             // |x| < 700
+double exact_pow(double base, double exponent);         // base > 0, |exponent * log(base)| < 700
+void exact_sincos(double x, double& sin, double& cos);  // |x| < 2^24
 
 }  // namespace verbund::compute

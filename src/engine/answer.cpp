@@ -28,7 +28,9 @@ std::string Answer::finish() {
 
 nlohmann::json Answer::figures(const Usage& usage) {
   const auto seconds = [](Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); };
-  nlohmann::json j{{"prompt_tokens", usage.prompt_tokens}, {"cached_tokens", usage.cached_tokens}, {"output_tokens", usage.output_tokens},
+  nlohmann::json j{{"prompt_tokens", usage.prompt_tokens},
+                   {"cached_tokens", usage.cached_tokens},
+                   {"output_tokens", usage.output_tokens},
                    {"preemptions", usage.preemptions}};
   j["prefill_s"] = tokens_ > 0 ? seconds(begun_, first_) : 0.0;
   j["decode_s"] = tokens_ > 1 ? seconds(first_, last_) : 0.0;

@@ -18,7 +18,9 @@ void FrameChannel::send(const nlohmann::json& message, const Deadline& deadline)
   std::vector<uint8_t> frame(4);
   nlohmann::json::to_cbor(message, frame);
   const uint64_t length = frame.size() - 4;
-  if (length > kFrameBytesMax) throw Error(Code::resource_exhausted, "a message of " + format_bytes(length) + " exceeds the limit of " + format_bytes(kFrameBytesMax), peer_);
+  if (length > kFrameBytesMax)
+    throw Error(Code::resource_exhausted, "a message of " + format_bytes(length) + " exceeds the limit of " + format_bytes(kFrameBytesMax),
+                peer_);
   for (int i = 0; i < 4; ++i) frame[static_cast<size_t>(i)] = static_cast<uint8_t>(length >> (8 * i));
   const std::lock_guard lock(send_mutex_);
   send_exact(socket_.get(), std::as_bytes(std::span(frame)), deadline, peer_);
@@ -30,7 +32,12 @@ std::optional<nlohmann::json> FrameChannel::poll() {
     if (have >= 4) {
       uint32_t length = 0;
       for (size_t i = 0; i < 4; ++i) length |= static_cast<uint32_t>(buffer_[begin_ + i]) << (8 * i);
-      if (length > kFrameBytesMax) throw Error({Code::data_loss, Lost::peer, "a frame of " + format_bytes(length) + " exceeds the limit of " + format_bytes(kFrameBytesMax), peer_, {}});
+      if (length > kFrameBytesMax)
+        throw Error({Code::data_loss,
+                     Lost::peer,
+                     "a frame of " + format_bytes(length) + " exceeds the limit of " + format_bytes(kFrameBytesMax),
+                     peer_,
+                     {}});
       if (have >= 4 + size_t(length)) {
         const auto* at = reinterpret_cast<const uint8_t*>(buffer_.data() + begin_ + 4);
         auto message = nlohmann::json::from_cbor(at, at + length, true, false);
@@ -50,7 +57,10 @@ std::optional<nlohmann::json> FrameChannel::poll() {
     const int problem = errno;
     buffer_.resize(old + (n > 0 ? static_cast<size_t>(n) : 0));
     if (n > 0) continue;
-    if (n == 0 || problem == ECONNRESET) { closed_ = true; continue; }
+    if (n == 0 || problem == ECONNRESET) {
+      closed_ = true;
+      continue;
+    }
     if (problem == EINTR) continue;
     if (problem == EAGAIN || problem == EWOULDBLOCK) return std::nullopt;
     throw Error({Code::unavailable, Lost::peer, "receive failed: " + errno_text(problem), peer_, {}});

@@ -25,11 +25,11 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSendWait = 1s;             // a runner's control thread reads all the time
+constexpr auto kSendWait = 1s;  // a runner's control thread reads all the time
 constexpr auto kPlanWait = 60s;
-constexpr auto kStopGrace = 3s;            // reports, then exit
-constexpr auto kAbortGrace = 1500ms;       // more than a runner's own grace
-constexpr auto kCauseWait = 300ms;         // after a peer's complaint: does a process turn out to be dead?
+constexpr auto kStopGrace = 3s;       // reports, then exit
+constexpr auto kAbortGrace = 1500ms;  // more than a runner's own grace
+constexpr auto kCauseWait = 300ms;    // after a peer's complaint: does a process turn out to be dead?
 constexpr int kRunnerFd = 3;
 
 std::string random_secret() {
@@ -59,11 +59,14 @@ Instance::Instance(InstanceConfig config) : config_(std::move(config)) { config_
 
 Instance::~Instance() { end_all(0ms, "abort"); }
 
-std::string Instance::name(const Runner& r) const { return "rank " + std::to_string(r.report.rank) + " (process " + std::to_string(r.report.pid) + ")"; }
+std::string Instance::name(const Runner& r) const {
+  return "rank " + std::to_string(r.report.rank) + " (process " + std::to_string(r.report.pid) + ")";
+}
 
 void Instance::spawn(size_t rank) {
   int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) throw Error(Code::resource_exhausted, "cannot make a socket pair: " + errno_text(errno));
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
+    throw Error(Code::resource_exhausted, "cannot make a socket pair: " + errno_text(errno));
   Fd mine(pair[0]), theirs(pair[1]);
   set_cloexec(mine.get());
 
@@ -76,15 +79,17 @@ void Instance::spawn(size_t rank) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw Error(Code::resource_exhausted, "cannot start a process: " + errno_text(errno));
-  if (pid == 0) {      // only async-signal-safe calls from here on
+  if (pid == 0) {  // only async-signal-safe calls from here on
 #ifdef __linux__
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
 #else
     (void)parent;
 #endif
-    if (theirs.get() == kRunnerFd) ::fcntl(kRunnerFd, F_SETFD, 0);
-    else ::dup2(theirs.get(), kRunnerFd);
+    if (theirs.get() == kRunnerFd)
+      ::fcntl(kRunnerFd, F_SETFD, 0);
+    else
+      ::dup2(theirs.get(), kRunnerFd);
     for (int fd = kRunnerFd + 1; fd < 256; ++fd) ::close(fd);
     ::execv(argv[0], argv.data());
     ::_exit(127);
@@ -126,8 +131,12 @@ void Instance::load(const Progress& progress, const std::function<bool()>& inter
   if (config_.memory_budget)
     for (const auto& r : runners_)
       if (r->report.planned.total() > *config_.memory_budget)
-        throw Error({Code::resource_exhausted, Lost::instance,
-                     "rank " + std::to_string(r->report.rank) + " needs " + format_bytes(r->report.planned.total()) + ", its node has " + format_bytes(*config_.memory_budget), {}, {}});
+        throw Error({Code::resource_exhausted,
+                     Lost::instance,
+                     "rank " + std::to_string(r->report.rank) + " needs " + format_bytes(r->report.planned.total()) + ", its node has " +
+                         format_bytes(*config_.memory_budget),
+                     {},
+                     {}});
   nlohmann::json endpoints = nlohmann::json::array();
   for (const auto& r : runners_) endpoints.push_back(r->endpoint);
   send_all({{"op", "commit"}, {"endpoints", endpoints}});
@@ -144,10 +153,13 @@ void Instance::load(const Progress& progress, const std::function<bool()>& inter
 }
 
 void Instance::submit(const Request& request, bool hash_logits) {
-  runners_.front()->channel->send({{"op", "submit"}, {"request", to_json(request)}, {"hash_logits", hash_logits}}, Deadline::after(kSendWait));
+  runners_.front()->channel->send({{"op", "submit"}, {"request", to_json(request)}, {"hash_logits", hash_logits}},
+                                  Deadline::after(kSendWait));
 }
 
-void Instance::cancel(uint64_t request) { runners_.front()->channel->send({{"op", "cancel"}, {"id", request}}, Deadline::after(kSendWait)); }
+void Instance::cancel(uint64_t request) {
+  runners_.front()->channel->send({{"op", "cancel"}, {"id", request}}, Deadline::after(kSendWait));
+}
 
 std::vector<InstanceEvent> Instance::poll(std::chrono::milliseconds wait) {
   const Deadline deadline = Deadline::after(wait);
@@ -249,7 +261,7 @@ void Instance::reap() {
   for (auto& r : runners_) {
     if (!r->alive()) continue;
     if (::waitpid(r->report.pid, &r->status, WNOHANG) != r->report.pid) continue;
-    read_from(*r);      // its last words
+    read_from(*r);  // its last words
     r->exited = true;
     if (!r->reported) failed_ = true;
   }
@@ -261,7 +273,8 @@ void Instance::fail() {
   const Deadline deadline = Deadline::after(kCauseWait);
   const auto lost = [](const auto& r) { return r->silent || (r->exited && WIFSIGNALED(r->status)); };
   const auto own_error = [](const auto& r) { return r->error && r->error->lost() != Lost::peer && r->error->code() != Code::cancelled; };
-  while (!deadline.expired() && std::none_of(runners_.begin(), runners_.end(), [&](const auto& r) { return lost(r) || own_error(r); })) turn(20ms);
+  while (!deadline.expired() && std::none_of(runners_.begin(), runners_.end(), [&](const auto& r) { return lost(r) || own_error(r); }))
+    turn(20ms);
 
   Error cause({Code::internal, Lost::instance, "a runner ended without a word", {}, {}});
   const auto pick = [&](auto&& matches, auto&& make) {
@@ -269,15 +282,20 @@ void Instance::fail() {
       if (matches(r)) return cause = make(*r), true;
     return false;
   };
-  pick(lost, [&](const Runner& r) {
-    const std::string what = r.silent ? name(r) + " gave no sign of life for " + std::to_string(kDead.count() / 1000) + " s"
-                                      : name(r) + " was ended by signal " + std::to_string(WTERMSIG(r.status)) + " (" + strsignal(WTERMSIG(r.status)) + ")";
-    return Error({Code::unavailable, Lost::instance, what, {}, "the instance has been ended; start it again"});
-  }) || pick(own_error, [](const Runner& r) { return *r.error; })
-     || pick([](const auto& r) { return r->error.has_value(); }, [](const Runner& r) { return *r.error; })
-     || pick([](const auto& r) { return r->exited; }, [&](const Runner& r) {
-          return Error({Code::internal, Lost::instance, name(r) + " ended with exit code " + std::to_string(WEXITSTATUS(r.status)), {}, {}});
-        });
+  pick(lost,
+       [&](const Runner& r) {
+         const std::string what =
+             r.silent ? name(r) + " gave no sign of life for " + std::to_string(kDead.count() / 1000) + " s"
+                      : name(r) + " was ended by signal " + std::to_string(WTERMSIG(r.status)) + " (" + strsignal(WTERMSIG(r.status)) + ")";
+         return Error({Code::unavailable, Lost::instance, what, {}, "the instance has been ended; start it again"});
+       }) ||
+      pick(own_error, [](const Runner& r) { return *r.error; }) ||
+      pick([](const auto& r) { return r->error.has_value(); }, [](const Runner& r) { return *r.error; }) ||
+      pick([](const auto& r) { return r->exited; },
+           [&](const Runner& r) {
+             return Error(
+                 {Code::internal, Lost::instance, name(r) + " ended with exit code " + std::to_string(WEXITSTATUS(r.status)), {}, {}});
+           });
   end_all(kAbortGrace, "abort");
   throw cause;
 }
@@ -292,7 +310,9 @@ void Instance::stop() {
 void Instance::end_all(std::chrono::milliseconds grace, const char* op) {
   stopping_ = true;
   if (op) send_all({{"op", op}, {"reason", "the instance is being ended"}});
-  const auto any_alive = [&] { return std::any_of(runners_.begin(), runners_.end(), [](const auto& r) { return r->alive() && !r->silent; }); };
+  const auto any_alive = [&] {
+    return std::any_of(runners_.begin(), runners_.end(), [](const auto& r) { return r->alive() && !r->silent; });
+  };
   const Deadline deadline = Deadline::after(grace);
   while (any_alive() && !deadline.expired()) turn(20ms);
   for (auto& r : runners_) {

@@ -26,18 +26,18 @@ constexpr std::chrono::milliseconds kHeartbeat{250};
 constexpr std::chrono::milliseconds kDead{2000};
 
 struct InstanceConfig {
-  std::string program;                             // path of this executable
-  RunnerConfig runner;                             // rank and secret are filled in per runner
-  std::optional<uint64_t> memory_budget;           // bytes of each node; none: not checked
+  std::string program;                    // path of this executable
+  RunnerConfig runner;                    // rank and secret are filled in per runner
+  std::optional<uint64_t> memory_budget;  // bytes of each node; none: not checked
 };
 
 struct InstanceEvent {
   uint64_t request = 0;
   std::optional<int32_t> token;
-  std::string text;                                // valid UTF-8, may be empty
-  std::optional<std::string> finish;               // "stop", "length", "cancelled", "error"
-  std::optional<Error> error;                      // this request's
-  nlohmann::json figures;                          // with finish: tokens, prefill_s, decode_s, logits_sha256
+  std::string text;                   // valid UTF-8, may be empty
+  std::optional<std::string> finish;  // "stop", "length", "cancelled", "error"
+  std::optional<Error> error;         // this request's
+  nlohmann::json figures;             // with finish: tokens, prefill_s, decode_s, logits_sha256
 };
 
 struct RankReport {
@@ -51,7 +51,7 @@ struct RankReport {
 
 class Instance {
  public:
-  using Progress = std::function<void(uint64_t bytes, uint64_t total)>;      // over all ranks
+  using Progress = std::function<void(uint64_t bytes, uint64_t total)>;  // over all ranks
 
   explicit Instance(InstanceConfig config);
   ~Instance();
@@ -78,12 +78,12 @@ class Instance {
   struct Runner;
   void spawn(size_t rank);
   void ask_for_plans();
-  void turn(std::chrono::milliseconds wait);                  // one round of the event loop
+  void turn(std::chrono::milliseconds wait);  // one round of the event loop
   void heartbeat();
   void read_from(Runner& runner);
   void handle(Runner& runner, const nlohmann::json& message);
   void reap();
-  [[noreturn]] void fail();                                    // ends everything and throws the best known cause
+  [[noreturn]] void fail();  // ends everything and throws the best known cause
   void end_all(std::chrono::milliseconds grace, const char* op);
   void send_all(const nlohmann::json& message);
   std::string name(const Runner& runner) const;

@@ -18,7 +18,7 @@ BlockManager::BlockManager(size_t blocks) : blocks_(blocks + 1), tokens_(blocks 
   const auto head = static_cast<uint32_t>(blocks);
   blocks_[head].older = blocks_[head].newer = head;
   free_.reserve(blocks);
-  for (size_t i = blocks; i > 0; --i) free_.push_back(static_cast<uint32_t>(i - 1));   // lowest numbers first
+  for (size_t i = blocks; i > 0; --i) free_.push_back(static_cast<uint32_t>(i - 1));  // lowest numbers first
   index_.reserve(blocks);
 }
 
@@ -91,9 +91,7 @@ std::optional<uint32_t> BlockManager::find(uint64_t hash, ChainId before, std::s
   return std::nullopt;
 }
 
-std::span<const int32_t> BlockManager::tokens_of(uint32_t block) const {
-  return std::span(tokens_).subspan(block * kKvBlock, kKvBlock);
-}
+std::span<const int32_t> BlockManager::tokens_of(uint32_t block) const { return std::span(tokens_).subspan(block * kKvBlock, kKvBlock); }
 
 void BlockManager::reference(uint32_t block) {
   if (blocks_[block].references++ == 0) unlink(block);
@@ -103,12 +101,14 @@ void BlockManager::drop_reference(uint32_t block) {
   Block& b = blocks_[block];
   assert(b.references > 0);
   if (--b.references > 0) return;
-  if (b.chain == kChainStart) free_.push_back(block);
-  else link_newest(block);
+  if (b.chain == kChainStart)
+    free_.push_back(block);
+  else
+    link_newest(block);
 }
 
 void BlockManager::evict_oldest() {
-  const uint32_t block = blocks_.back().newer;       // the head's newer neighbour is the oldest
+  const uint32_t block = blocks_.back().newer;  // the head's newer neighbour is the oldest
   unlink(block);
   const auto [first, last] = index_.equal_range(blocks_[block].hash);
   index_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block; }));

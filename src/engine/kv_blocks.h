@@ -24,12 +24,12 @@ namespace verbund::engine {
 using compute::kKvBlock;
 
 using ChainId = uint64_t;
-constexpr ChainId kChainStart = 0;        // "nothing before": position 0
+constexpr ChainId kChainStart = 0;  // "nothing before": position 0
 
 struct BlockStats {
   size_t total = 0, free = 0, used = 0, cached = 0;
-  uint64_t prefix_queries = 0;            // share() calls
-  uint64_t prefix_hit_blocks = 0;         // blocks taken from the cache by them
+  uint64_t prefix_queries = 0;     // share() calls
+  uint64_t prefix_hit_blocks = 0;  // blocks taken from the cache by them
   uint64_t evictions = 0;
 };
 
@@ -39,16 +39,16 @@ class BlockManager {
 
   // A block for new content, evicting if it must. nullopt: all are referenced.
   std::optional<uint32_t> allocate();
-  size_t available() const { return free_.size() + cached_; }   // that allocate() can give
+  size_t available() const { return free_.size() + cached_; }  // that allocate() can give
 
   struct Prefix {
-    std::vector<uint32_t> blocks;         // published blocks that hold the first tokens, in order
-    ChainId chain = kChainStart;          // of the last one
-    size_t unreferenced = 0;              // of them: share() takes these out of available()
+    std::vector<uint32_t> blocks;  // published blocks that hold the first tokens, in order
+    ChainId chain = kChainStart;   // of the last one
+    size_t unreferenced = 0;       // of them: share() takes these out of available()
   };
   // Longest known prefix of full blocks, at most max_blocks of them. Changes nothing.
   Prefix find_prefix(std::span<const int32_t> tokens, size_t max_blocks) const;
-  void share(const Prefix& prefix);       // one reference to each block
+  void share(const Prefix& prefix);  // one reference to each block
 
   struct Published {
     uint32_t block;
@@ -66,10 +66,10 @@ class BlockManager {
  private:
   struct Block {
     uint32_t references = 0;
-    ChainId chain = kChainStart;          // its own, once published; else kChainStart
+    ChainId chain = kChainStart;  // its own, once published; else kChainStart
     ChainId before = kChainStart;
     uint64_t hash = 0;
-    uint32_t older = 0, newer = 0;        // LRU list of cached blocks
+    uint32_t older = 0, newer = 0;  // LRU list of cached blocks
   };
 
   std::optional<uint32_t> find(uint64_t hash, ChainId before, std::span<const int32_t> tokens) const;
@@ -80,8 +80,8 @@ class BlockManager {
   void link_newest(uint32_t block);
   void unlink(uint32_t block);
 
-  std::vector<Block> blocks_;             // [total + 1]: the last is the LRU list's head
-  std::vector<int32_t> tokens_;           // [total * kKvBlock], of published blocks
+  std::vector<Block> blocks_;    // [total + 1]: the last is the LRU list's head
+  std::vector<int32_t> tokens_;  // [total * kKvBlock], of published blocks
   std::vector<uint32_t> free_;
   std::unordered_multimap<uint64_t, uint32_t> index_;
   size_t cached_ = 0;

@@ -19,15 +19,21 @@ void follow(PlanChannel& channel, StepExecutor& executor) {
     try {
       executor.run(message.plan);
     } catch (const Error& e) {
-      if (e.lost() != Lost::request) throw;      // every rank meets a request's error at the same place; rank 0 ends that request
+      if (e.lost() != Lost::request) throw;  // every rank meets a request's error at the same place; rank 0 ends that request
     }
   }
 }
 
-Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer,
-               PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send)
-    : vocabulary_(vocabulary), tokenizer_(std::move(tokenizer)), scheduler_(config), sampler_(vocabulary, config.vocabulary),
-      channel_(channel), executor_(executor), mailbox_(mailbox), send_(std::move(send)) {}
+Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, PlanChannel& channel,
+               StepExecutor& executor, Mailbox& mailbox, Send send)
+    : vocabulary_(vocabulary),
+      tokenizer_(std::move(tokenizer)),
+      scheduler_(config),
+      sampler_(vocabulary, config.vocabulary),
+      channel_(channel),
+      executor_(executor),
+      mailbox_(mailbox),
+      send_(std::move(send)) {}
 
 void Leader::run() {
   bool busy = false;
@@ -35,8 +41,10 @@ void Leader::run() {
     const std::optional<StepPlan> plan = scheduler_.next();
     publish(scheduler_.take_events());
     busy = plan.has_value();
-    if (busy) step(*plan);
-    else channel_.announce(Turn::idle);
+    if (busy)
+      step(*plan);
+    else
+      channel_.announce(Turn::idle);
   }
   channel_.announce(Turn::stop);
 }
@@ -60,9 +68,7 @@ void Leader::submit(const nlohmann::json& message) {
     auto answer = std::make_unique<Answer>(request, message.value("hash_logits", false), tokenizer_);
     scheduler_.add(std::move(request));
     answers_[id] = std::move(answer);
-  } catch (...) {
-    fail_request(id, current_error());
-  }
+  } catch (...) { fail_request(id, current_error()); }
 }
 
 void Leader::step(const StepPlan& plan) {
@@ -96,7 +102,7 @@ void Leader::publish(const std::vector<Event>& events) {
   nlohmann::json list = nlohmann::json::array();
   for (const Event& e : events) {
     const auto it = answers_.find(e.request);
-    if (it == answers_.end()) continue;              // ended before, by a stop string or an error
+    if (it == answers_.end()) continue;  // ended before, by a stop string or an error
     Answer& answer = *it->second;
     nlohmann::json j{{"id", e.request}};
     std::string text;

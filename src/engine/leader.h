@@ -19,14 +19,14 @@ void follow(PlanChannel& channel, StepExecutor& executor);
 
 class Leader {
  public:
-  using Send = std::function<void(nlohmann::json)>;      // events to the owner; from this thread
+  using Send = std::function<void(nlohmann::json)>;  // events to the owner; from this thread
 
-  Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer,
-         PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send);
+  Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, PlanChannel& channel,
+         StepExecutor& executor, Mailbox& mailbox, Send send);
   void run();
 
  private:
-  bool drain(std::chrono::milliseconds wait);            // false: told to stop
+  bool drain(std::chrono::milliseconds wait);  // false: told to stop
   void submit(const nlohmann::json& message);
   void step(const StepPlan& plan);
   void publish(const std::vector<Event>& events);
@@ -40,7 +40,7 @@ class Leader {
   StepExecutor& executor_;
   Mailbox& mailbox_;
   Send send_;
-  std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;      // unique_ptr: a stream of text does not move
+  std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;  // unique_ptr: a stream of text does not move
 };
 
 }  // namespace verbund::engine

@@ -17,9 +17,10 @@ std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::arra
 }
 
 double uniform(uint64_t seed, uint64_t position, uint32_t choice, Purpose purpose) {
-  const auto x = philox4x32_10({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, static_cast<uint32_t>(purpose)},
-                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  const uint64_t bits = (uint64_t{x[0] >> 5} << 26) + (x[1] >> 6);   // 27 + 26 = 53 bits
+  const auto x =
+      philox4x32_10({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, static_cast<uint32_t>(purpose)},
+                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const uint64_t bits = (uint64_t{x[0] >> 5} << 26) + (x[1] >> 6);  // 27 + 26 = 53 bits
   return static_cast<double>(bits) / 9007199254740992.0;
 }
 

@@ -40,7 +40,8 @@ PlanChannel::Message PlanChannel::receive() {
   Header header;
   std::memcpy(&header, frame.data(), sizeof header);
   if (header.turn > static_cast<uint32_t>(Turn::stop) || header.bytes > plan_bytes_max(limits_))
-    throw Error({Code::data_loss, Lost::instance, "the announcement of the next step is damaged", "rank " + std::to_string(world_.rank()), {}});
+    throw Error(
+        {Code::data_loss, Lost::instance, "the announcement of the next step is damaged", "rank " + std::to_string(world_.rank()), {}});
   Message message{static_cast<Turn>(header.turn), {}};
   if (message.turn != Turn::step) return message;
 
@@ -49,7 +50,11 @@ PlanChannel::Message PlanChannel::receive() {
   if (body.size() > kInline) world_.broadcast(std::span(body).subspan(kInline), 0, Deadline::after(wait_));
   message.plan = decode_plan(body, limits_);
   if (message.plan.sequence <= last_sequence_)
-    throw Error({Code::data_loss, Lost::instance, "ranks diverged: step " + std::to_string(message.plan.sequence) + " after step " + std::to_string(last_sequence_), "rank " + std::to_string(world_.rank()), {}});
+    throw Error({Code::data_loss,
+                 Lost::instance,
+                 "ranks diverged: step " + std::to_string(message.plan.sequence) + " after step " + std::to_string(last_sequence_),
+                 "rank " + std::to_string(world_.rank()),
+                 {}});
   last_sequence_ = message.plan.sequence;
   return message;
 }

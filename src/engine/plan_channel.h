@@ -17,10 +17,13 @@ class PlanChannel {
  public:
   PlanChannel(mesh::Mesh& world, std::chrono::nanoseconds wait, const PlanLimits& limits) : world_(world), wait_(wait), limits_(limits) {}
 
-  void announce(Turn turn);                 // idle or stop; rank 0
-  void announce(const StepPlan& plan);      // rank 0
-  struct Message { Turn turn; StepPlan plan; };
-  Message receive();                        // other ranks. Throws data_loss if the plan is damaged or out of order
+  void announce(Turn turn);             // idle or stop; rank 0
+  void announce(const StepPlan& plan);  // rank 0
+  struct Message {
+    Turn turn;
+    StepPlan plan;
+  };
+  Message receive();  // other ranks. Throws data_loss if the plan is damaged or out of order
 
  private:
   void send(Turn turn, std::span<const std::byte> body);

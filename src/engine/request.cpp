@@ -21,8 +21,7 @@ std::string number(double value) {
 
 // NaN fails both comparisons and is refused with the rest.
 void check_range(const char* field, double value, double low, double high) {
-  if (!(value >= low && value <= high))
-    refuse(field, "must be from " + number(low) + " to " + number(high) + ", got " + number(value));
+  if (!(value >= low && value <= high)) refuse(field, "must be from " + number(low) + " to " + number(high) + ", got " + number(value));
 }
 
 void check_finite(const std::string& field, double value) {
@@ -32,8 +31,8 @@ void check_finite(const std::string& field, double value) {
 void check_ids(const std::string& field, const std::vector<int32_t>& ids, size_t vocabulary) {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || static_cast<size_t>(ids[i]) >= vocabulary)
-      refuse(field + "[" + std::to_string(i) + "]", "is token id " + std::to_string(ids[i]) + ", ids go from 0 to " +
-                                                        std::to_string(vocabulary - 1));
+      refuse(field + "[" + std::to_string(i) + "]",
+             "is token id " + std::to_string(ids[i]) + ", ids go from 0 to " + std::to_string(vocabulary - 1));
 }
 
 void check_stops(const std::vector<std::string>& stops) {

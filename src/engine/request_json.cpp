@@ -8,10 +8,23 @@ nlohmann::json to_json(const Request& r) {
   const SamplingParams& p = r.params;
   nlohmann::json bias = nlohmann::json::array();
   for (const auto& [id, value] : p.logit_bias) bias.push_back({id, value});
-  nlohmann::json j{{"id", r.id}, {"prompt", r.prompt}, {"generated", r.generated}, {"temperature", p.temperature}, {"top_k", p.top_k}, {"top_p", p.top_p},
-                   {"min_p", p.min_p}, {"repetition_penalty", p.repetition_penalty}, {"frequency_penalty", p.frequency_penalty},
-                   {"presence_penalty", p.presence_penalty}, {"logit_bias", bias}, {"choice", p.choice}, {"max_tokens", r.max_tokens},
-                   {"eos", r.eos}, {"ignore_eos", r.ignore_eos}, {"stop", r.stop}, {"priority", r.priority}};
+  nlohmann::json j{{"id", r.id},
+                   {"prompt", r.prompt},
+                   {"generated", r.generated},
+                   {"temperature", p.temperature},
+                   {"top_k", p.top_k},
+                   {"top_p", p.top_p},
+                   {"min_p", p.min_p},
+                   {"repetition_penalty", p.repetition_penalty},
+                   {"frequency_penalty", p.frequency_penalty},
+                   {"presence_penalty", p.presence_penalty},
+                   {"logit_bias", bias},
+                   {"choice", p.choice},
+                   {"max_tokens", r.max_tokens},
+                   {"eos", r.eos},
+                   {"ignore_eos", r.ignore_eos},
+                   {"stop", r.stop},
+                   {"priority", r.priority}};
   if (p.seed) j["seed"] = *p.seed;
   return j;
 }

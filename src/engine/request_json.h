@@ -8,6 +8,6 @@
 namespace verbund::engine {
 
 nlohmann::json to_json(const Request& request);
-Request request_from_json(const nlohmann::json& json);      // throws invalid_argument
+Request request_from_json(const nlohmann::json& json);  // throws invalid_argument
 
 }  // namespace verbund::engine

@@ -20,9 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSendWait = 5s;          // the owner reads all the time; a longer stall means it is gone or stopped
-constexpr auto kStartWait = 60s;        // for the first frames
-constexpr auto kAbortGrace = 1s;        // for the compute thread to leave its wait before the process ends anyway
+constexpr auto kSendWait = 5s;    // the owner reads all the time; a longer stall means it is gone or stopped
+constexpr auto kStartWait = 60s;  // for the first frames
+constexpr auto kAbortGrace = 1s;  // for the compute thread to leave its wait before the process ends anyway
 
 class Runner {
  public:
@@ -43,9 +43,7 @@ class Runner {
       done_ = true;
       control.join();
       return code;
-    } catch (...) {
-      return report_error(current_error(where_));
-    }
+    } catch (...) { return report_error(current_error(where_)); }
   }
 
  private:
@@ -73,16 +71,17 @@ class Runner {
         ::poll(&p, 1, 50);
         while (auto message = channel_.poll()) handle(std::move(*message));
       }
-    } catch (const Error& e) {
-      end_waits(std::string("the owner is gone: ") + e.what());
-    }
+    } catch (const Error& e) { end_waits(std::string("the owner is gone: ") + e.what()); }
   }
 
   void handle(nlohmann::json message) {
     const std::string op = message.value("op", std::string());
-    if (op == "ping") send({{"op", "pong"}, {"n", message.value("n", uint64_t(0))}});
-    else if (op == "abort") end_waits(message.value("reason", std::string("aborted")));
-    else mailbox_.push(std::move(message));
+    if (op == "ping")
+      send({{"op", "pong"}, {"n", message.value("n", uint64_t(0))}});
+    else if (op == "abort")
+      end_waits(message.value("reason", std::string("aborted")));
+    else
+      mailbox_.push(std::move(message));
   }
 
   // Cancels the data waits and makes sure that the process ends even if the compute thread is stuck elsewhere.
@@ -113,7 +112,8 @@ class Runner {
         if (got == "ping") send({{"op", "pong"}, {"n", message->value("n", uint64_t(0))}});
         if (got == "stop" || got == "abort") throw Error({Code::cancelled, Lost::instance, "stopped before the start", {}, {}});
       }
-      if (deadline.expired()) throw Error({Code::deadline_exceeded, Lost::instance, "no '" + std::string(*ops.begin()) + "' from the owner", {}, {}});
+      if (deadline.expired())
+        throw Error({Code::deadline_exceeded, Lost::instance, "no '" + std::string(*ops.begin()) + "' from the owner", {}, {}});
       pollfd p{channel_.fd(), POLLIN, 0};
       ::poll(&p, 1, std::min(deadline.left_ms(), 1000));
     }
@@ -123,7 +123,7 @@ class Runner {
     try {
       send({{"op", "error"}, {"error", to_json(error)}});
     } catch (...) {
-      std::fprintf(stderr, "verbund runner: %s\n", error.what());      // nobody else is left to tell
+      std::fprintf(stderr, "verbund runner: %s\n", error.what());  // nobody else is left to tell
     }
     return mapping(error.code()).exit_code;
   }
@@ -141,7 +141,7 @@ class Runner {
 
 int run_runner(int fd) {
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGINT, SIG_IGN);        // Ctrl-C reaches the whole foreground group; the owner decides
+  ::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole foreground group; the owner decides
   Runner runner(fd);
   return runner.run();
 }

@@ -24,20 +24,41 @@ Faults parse_faults(const std::vector<std::string>& texts) {
     const size_t at = value.find('@');
     const bool ok = kind == "jitter"      ? parse_number(value, f.jitter_seed)
                     : kind == "slow-load" ? parse_number(value, f.slow_load_ms)
-                    : kind == "skip"      ? at != std::string_view::npos && parse_number(value.substr(0, at), f.skip_rank) && parse_number(value.substr(at + 1), f.skip_step)
-                                          : false;
+                    : kind == "skip"      ? at != std::string_view::npos && parse_number(value.substr(0, at), f.skip_rank) &&
+                                           parse_number(value.substr(at + 1), f.skip_step)
+                                     : false;
     if (!ok) throw Error(Code::invalid_argument, "'" + text + "' is not a fault", {}, "jitter:SEED, slow-load:MS, skip:RANK@STEP");
   }
   return f;
 }
 
 nlohmann::json to_json(const RunnerConfig& c) {
-  return {{"model", c.model}, {"rank", c.rank}, {"ranks", c.parallel.ranks}, {"stages", c.parallel.stages}, {"shares", c.parallel.shares},
-          {"layers", c.parallel.layers}, {"backend", c.backend}, {"transport", c.transport}, {"isa", c.isa}, {"threads", c.threads},
-          {"context", c.context}, {"kv_blocks", c.kv_blocks}, {"kv_type", c.kv_type}, {"token_budget", c.token_budget},
-          {"prefill_chunk", c.prefill_chunk}, {"max_running", c.max_running}, {"epoch", c.epoch}, {"secret", c.secret},
-          {"wait_ms", c.wait.count()}, {"load_wait_ms", c.load_wait.count()}, {"trace", c.trace},
-          {"faults", {{"jitter_seed", c.faults.jitter_seed}, {"slow_load_ms", c.faults.slow_load_ms}, {"skip_rank", c.faults.skip_rank}, {"skip_step", c.faults.skip_step}}}};
+  return {{"model", c.model},
+          {"rank", c.rank},
+          {"ranks", c.parallel.ranks},
+          {"stages", c.parallel.stages},
+          {"shares", c.parallel.shares},
+          {"layers", c.parallel.layers},
+          {"backend", c.backend},
+          {"transport", c.transport},
+          {"isa", c.isa},
+          {"threads", c.threads},
+          {"context", c.context},
+          {"kv_blocks", c.kv_blocks},
+          {"kv_type", c.kv_type},
+          {"token_budget", c.token_budget},
+          {"prefill_chunk", c.prefill_chunk},
+          {"max_running", c.max_running},
+          {"epoch", c.epoch},
+          {"secret", c.secret},
+          {"wait_ms", c.wait.count()},
+          {"load_wait_ms", c.load_wait.count()},
+          {"trace", c.trace},
+          {"faults",
+           {{"jitter_seed", c.faults.jitter_seed},
+            {"slow_load_ms", c.faults.slow_load_ms},
+            {"skip_rank", c.faults.skip_rank},
+            {"skip_step", c.faults.skip_step}}}};
 }
 
 RunnerConfig runner_config_from_json(const nlohmann::json& j) {
@@ -76,8 +97,9 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
 }
 
 nlohmann::json to_json(const MemoryPlan& p) {
-  return {{"weights", p.weights}, {"kv", p.kv}, {"activations", p.activations}, {"tables", p.tables},
-          {"transport", p.transport}, {"tokenizer", p.tokenizer}, {"process", p.process}};
+  return {
+      {"weights", p.weights},     {"kv", p.kv},          {"activations", p.activations}, {"tables", p.tables}, {"transport", p.transport},
+      {"tokenizer", p.tokenizer}, {"process", p.process}};
 }
 
 MemoryPlan memory_plan_from_json(const nlohmann::json& j) {

@@ -67,7 +67,7 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   backend_ = make_backend(config_);
   if (config_.trace) trace_ = std::make_unique<Trace>();
   if (leads()) text_ = model::load_text(files_, spec_);
-  files_.metadata.clear();      // token lists of a GGUF file are large and have served their purpose
+  files_.metadata.clear();  // token lists of a GGUF file are large and have served their purpose
 
   const model::DecoderBytes bytes = model::decoder_bytes(files_, spec_, shards_.units, shard(), *backend_, options_);
   memory_.weights = bytes.weights;
@@ -78,8 +78,10 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
   memory_.process = kProcessBytes + (leads() ? 8 : 2) * model::text_bytes_on_disk(files_);
   if (config_.parallel.ranks == 1) return;
-  if (over_mlx(config_)) mlx_port_ = std::make_unique<compute::MlxReservation>("127.0.0.1");
-  else listener_ = mesh::listen(mesh_config(config_));
+  if (over_mlx(config_))
+    mlx_port_ = std::make_unique<compute::MlxReservation>("127.0.0.1");
+  else
+    listener_ = mesh::listen(mesh_config(config_));
 }
 
 RunnerParts::~RunnerParts() = default;

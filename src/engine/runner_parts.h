@@ -30,7 +30,7 @@ class RunnerParts {
   void connect(const std::vector<std::string>& endpoints, const std::function<void(mesh::Mesh&)>& made);
   void load(const std::function<void(uint64_t bytes, uint64_t total)>& progress);
   nlohmann::json ready() const;
-  void serve(Mailbox& mailbox, Leader::Send send);      // until told to stop
+  void serve(Mailbox& mailbox, Leader::Send send);  // until told to stop
   nlohmann::json report() const;
 
  private:
@@ -46,7 +46,7 @@ class RunnerParts {
   std::unique_ptr<compute::Backend> backend_;
   MemoryPlan memory_;
   std::unique_ptr<mesh::Listener> listener_;
-  std::unique_ptr<compute::MlxReservation> mlx_port_;      // of the mlx transport's ring
+  std::unique_ptr<compute::MlxReservation> mlx_port_;  // of the mlx transport's ring
   std::unique_ptr<mesh::Mesh> world_, tp_;
   std::unique_ptr<model::Decoder> decoder_;
   model::ModelText text_;

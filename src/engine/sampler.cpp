@@ -18,14 +18,14 @@ namespace verbund::engine {
 namespace {
 
 constexpr float kExcluded = -std::numeric_limits<float>::infinity();
-constexpr size_t kLanes = 8;         // fixed trip count: the compiler may vectorise at -O2, the operations stay the same
+constexpr size_t kLanes = 8;  // fixed trip count: the compiler may vectorise at -O2, the operations stay the same
 
 // exp(x) for x <= 0, in f64 without libm, the same bits on every machine: x = n ln 2 + r, Taylor to r^11 (|r| <= 0.35,
 // relative error below 1e-14). Inline and without tables, because a whole vocabulary passes through it for one token
 // (a draw from all of 49152 takes 0.4 ms). Below -700 the weight is exactly 0.
 inline double exp_nonpositive(double x) {
   constexpr double kLog2E = 1.44269504088896338700e+00, kLn2High = 6.93147180369123816490e-01, kLn2Low = 1.90821492927058770002e-10;
-  constexpr double kMagic = 6755399441055744.0;    // 1.5 * 2^52: adding it rounds to an integer kept in the low bits
+  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer kept in the low bits
   const double clamped = x < -700.0 ? -700.0 : x;
   const double shifted = clamped * kLog2E + kMagic;
   const double n = shifted - kMagic;
@@ -42,7 +42,7 @@ inline double exp_nonpositive(double x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  const double power = std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);   // 2^n
+  const double power = std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);  // 2^n
   return x < -700.0 ? 0.0 : p * power;
 }
 
@@ -72,8 +72,8 @@ void check_finite(std::span<const float> logits) {
   for (float l : logits) bad |= !(l <= FLT_MAX);
   if (!bad) return;
   const auto first = std::find_if(logits.begin(), logits.end(), [](float l) { return !(l <= FLT_MAX); });
-  throw Error(Code::internal, "the model gave a logit of " + std::to_string(*first) + " for token id " + std::to_string(first - logits.begin()),
-              "sampler");
+  throw Error(Code::internal,
+              "the model gave a logit of " + std::to_string(*first) + " for token id " + std::to_string(first - logits.begin()), "sampler");
 }
 
 // Penalties of any finite size stay inside f32, so that no later difference is inf - inf.
@@ -106,7 +106,8 @@ int32_t Sampler::sample(std::span<const float> logits, const SamplingParams& par
   add_bias(params);
   penalise(params, history);
   const int32_t best = argmax(logits_);
-  if (logits_[best] == kExcluded) throw Error(Code::invalid_argument, "no token is allowed at position " + std::to_string(position), "sampler");
+  if (logits_[best] == kExcluded)
+    throw Error(Code::invalid_argument, "no token is allowed at position " + std::to_string(position), "sampler");
   if (params.greedy()) return best;
   if (!params.seed) throw Error(Code::invalid_argument, "seed is not set", "sampler");
 
@@ -119,9 +120,11 @@ int32_t Sampler::sample(std::span<const float> logits, const SamplingParams& par
 
 void Sampler::load(std::span<const float> logits, std::span<const uint32_t> allowed) {
   if (logits.size() != vocabulary_)
-    throw Error(Code::internal, "a row of " + std::to_string(logits.size()) + " logits for a vocabulary of " + std::to_string(vocabulary_), "sampler");
+    throw Error(Code::internal, "a row of " + std::to_string(logits.size()) + " logits for a vocabulary of " + std::to_string(vocabulary_),
+                "sampler");
   if (!allowed.empty() && allowed.size() * 32 < tokenizer_size_)
-    throw Error(Code::internal, "a mask of " + std::to_string(allowed.size() * 32) + " tokens for " + std::to_string(tokenizer_size_), "sampler");
+    throw Error(Code::internal, "a mask of " + std::to_string(allowed.size() * 32) + " tokens for " + std::to_string(tokenizer_size_),
+                "sampler");
   const auto row = logits.first(tokenizer_size_);
   check_finite(row);
   std::copy(row.begin(), row.end(), logits_.begin());
@@ -163,7 +166,7 @@ void Sampler::keep_top_k(size_t k) {
 
 // keys_ = the k best of `values`, unordered. One pass: what cannot be among them any more is not even stored.
 void Sampler::collect_top(std::span<const float> values, size_t k) {
-  constexpr size_t kSlack = 256;     // shrink only now and then
+  constexpr size_t kSlack = 256;  // shrink only now and then
   keys_.clear();
   uint64_t floor = 0;
   const auto shrink = [&] {
@@ -250,7 +253,8 @@ int32_t Sampler::draw(double u) {
 Logprobs Sampler::logprobs(std::span<const float> logits, int32_t chosen, size_t top_n) {
   load(logits, {});
   if (chosen < 0 || static_cast<size_t>(chosen) >= tokenizer_size_)
-    throw Error(Code::internal, "log-probability of token id " + std::to_string(chosen) + " of " + std::to_string(tokenizer_size_), "sampler");
+    throw Error(Code::internal, "log-probability of token id " + std::to_string(chosen) + " of " + std::to_string(tokenizer_size_),
+                "sampler");
   const double best = logits_[argmax(logits_)];
   double sum = 0;
   for (float l : logits_) sum += exp_nonpositive(static_cast<double>(l) - best);

@@ -27,7 +27,7 @@ class TokenHistory {
   };
   void add_prompt(std::span<const int32_t> ids);
   void add_output(int32_t id);
-  std::span<const Entry> entries() const { return entries_; }   // one a distinct token, in order of first appearance
+  std::span<const Entry> entries() const { return entries_; }  // one a distinct token, in order of first appearance
 
  private:
   Entry& entry(int32_t id);
@@ -42,7 +42,7 @@ struct TokenLogprob {
 };
 struct Logprobs {
   float chosen = 0;
-  std::vector<TokenLogprob> top;      // descending, ties by ascending id
+  std::vector<TokenLogprob> top;  // descending, ties by ascending id
 };
 
 class Sampler {
@@ -58,7 +58,7 @@ class Sampler {
   // The chosen token and the top_n best of all (fewer if the tokenizer has fewer).
   Logprobs logprobs(std::span<const float> logits, int32_t chosen, size_t top_n);
 
-  uint64_t bytes() const;             // scratch, allocated once
+  uint64_t bytes() const;  // scratch, allocated once
 
  private:
   void load(std::span<const float> logits, std::span<const uint32_t> allowed);
@@ -74,10 +74,10 @@ class Sampler {
 
   size_t vocabulary_;
   size_t tokenizer_size_;
-  std::vector<float> logits_;         // [tokenizer_size] edited copy of the row
-  std::vector<int32_t> ids_;          // candidates, ascending
-  std::vector<double> weights_;       // of the candidates: exp((logit - best) / temperature)
-  std::vector<uint64_t> keys_;        // selection: greater is better (value, then the lower id)
+  std::vector<float> logits_;    // [tokenizer_size] edited copy of the row
+  std::vector<int32_t> ids_;     // candidates, ascending
+  std::vector<double> weights_;  // of the candidates: exp((logit - best) / temperature)
+  std::vector<uint64_t> keys_;   // selection: greater is better (value, then the lower id)
 };
 
 }  // namespace verbund::engine

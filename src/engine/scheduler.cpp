@@ -26,8 +26,8 @@ struct Scheduler::State {
   uint64_t turn = 0;
   uint32_t quantum = 0;
 
-  size_t planned = 0;                      // rows in the outstanding plan
-  std::optional<FinishReason> ending;      // finished from outside while in the outstanding plan
+  size_t planned = 0;                  // rows in the outstanding plan
+  std::optional<FinishReason> ending;  // finished from outside while in the outstanding plan
 
   size_t rows_left() const { return sequence.tokens.size() - computed; }
   bool decoding() const { return rows_left() == 1; }
@@ -39,9 +39,9 @@ bool Scheduler::ByRank::operator()(const State* a, const State* b) const {
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), kv_(config.blocks) {
-  const std::pair<const char*, uint32_t> sizes[] = {
-      {"token_budget", config.token_budget}, {"prefill_chunk", config.prefill_chunk}, {"max_running", config.max_running},
-      {"max_waiting", config.max_waiting},   {"context_max", config.context_max},     {"vocabulary", config.vocabulary}};
+  const std::pair<const char*, uint32_t> sizes[] = {{"token_budget", config.token_budget}, {"prefill_chunk", config.prefill_chunk},
+                                                    {"max_running", config.max_running},   {"max_waiting", config.max_waiting},
+                                                    {"context_max", config.context_max},   {"vocabulary", config.vocabulary}};
   for (const auto& [name, value] : sizes)
     if (value == 0) throw Error(Code::invalid_argument, std::string(name) + " must be at least 1", "scheduler");
   const uint64_t need = ceil_div(config.context_max, kKvBlock);
@@ -60,9 +60,11 @@ Scheduler::~Scheduler() = default;
 
 void Scheduler::add(Request request) {
   request.validate(config_.vocabulary, config_.context_max);
-  if (states_.contains(request.id)) throw Error(Code::invalid_argument, "id " + std::to_string(request.id) + " is in use by a live request");
+  if (states_.contains(request.id))
+    throw Error(Code::invalid_argument, "id " + std::to_string(request.id) + " is in use by a live request");
   if (waiting_.size() >= config_.max_waiting)
-    throw Error(Code::resource_exhausted, "the queue is full: " + std::to_string(waiting_.size()) + " requests wait", {}, "try again later");
+    throw Error(Code::resource_exhausted, "the queue is full: " + std::to_string(waiting_.size()) + " requests wait", {},
+                "try again later");
 
   auto state = std::make_unique<State>();
   Sequence& sequence = state->sequence;
@@ -84,15 +86,17 @@ bool Scheduler::finish(uint64_t id, FinishReason reason) {
   const auto it = states_.find(id);
   if (it == states_.end() || it->second->ending) return false;
   // The step in progress writes into its blocks: they are given back when it is over.
-  if (it->second->planned > 0) it->second->ending = reason;
-  else retire(*it->second, reason);
+  if (it->second->planned > 0)
+    it->second->ending = reason;
+  else
+    retire(*it->second, reason);
   return true;
 }
 
 std::optional<FinishReason> Scheduler::ending_of(const Sequence& sequence) const {
   const Request& request = sequence.request;
-  const bool at_end = sequence.output_size() > 0 && !request.ignore_eos &&
-                      std::ranges::find(request.eos, sequence.tokens.back()) != request.eos.end();
+  const bool at_end =
+      sequence.output_size() > 0 && !request.ignore_eos && std::ranges::find(request.eos, sequence.tokens.back()) != request.eos.end();
   if (at_end) return FinishReason::stop;
   if (sequence.output_size() >= request.max_tokens || sequence.tokens.size() >= config_.context_max) return FinishReason::length;
   return std::nullopt;
@@ -112,7 +116,8 @@ void Scheduler::retire(State& state, FinishReason reason, std::optional<int32_t>
 // ---- planning
 
 std::optional<StepPlan> Scheduler::next() {
-  if (outstanding_) throw Error(Code::internal, "step " + std::to_string(*outstanding_) + " has neither been committed nor abandoned", "scheduler");
+  if (outstanding_)
+    throw Error(Code::internal, "step " + std::to_string(*outstanding_) + " has neither been committed nor abandoned", "scheduler");
   grow_decodes();
   admit();
   if (running_.empty()) return std::nullopt;
@@ -162,7 +167,7 @@ void Scheduler::admit() {
 
 bool Scheduler::try_admit(State& state) {
   const std::span<const int32_t> tokens = state.sequence.tokens;
-  const BlockManager::Prefix prefix = kv_.find_prefix(tokens, (tokens.size() - 1) / kKvBlock);   // one token is always computed
+  const BlockManager::Prefix prefix = kv_.find_prefix(tokens, (tokens.size() - 1) / kKvBlock);  // one token is always computed
   const size_t need = ceil_div(tokens.size(), kKvBlock) - prefix.blocks.size();
   // One block of reserve for each running sequence: it lasts kKvBlock steps, so that what is admitted is not preempted at once.
   const size_t reserve = running_.size();
@@ -198,7 +203,7 @@ void Scheduler::plan_prefills(StepPlan& plan) {
     return pa != pb ? pa > pb : a->turn < b->turn;
   });
   size_t room = config_.token_budget - plan.rows();
-  if (!plan.segments.empty()) room = std::min<size_t>(room, config_.prefill_chunk);   // bounds the gap between a stream's tokens
+  if (!plan.segments.empty()) room = std::min<size_t>(room, config_.prefill_chunk);  // bounds the gap between a stream's tokens
   for (State* state : prefilling) {
     const size_t rows = std::min({room, size_t{state->quantum}, state->rows_left()});
     if (rows == 0) break;
@@ -228,7 +233,9 @@ void Scheduler::add_segment(StepPlan& plan, State& state, size_t rows) {
 
 std::vector<Event> Scheduler::commit(const StepPlan& plan, std::span<const int32_t> sampled) {
   if (sampled.size() != plan.sampled_rows())
-    throw Error(Code::internal, std::to_string(sampled.size()) + " sampled tokens for " + std::to_string(plan.sampled_rows()) + " rows of logits", "scheduler");
+    throw Error(Code::internal,
+                std::to_string(sampled.size()) + " sampled tokens for " + std::to_string(plan.sampled_rows()) + " rows of logits",
+                "scheduler");
   close(plan);
   rows_ += plan.rows();
   size_t taken = 0;
@@ -238,8 +245,10 @@ std::vector<Event> Scheduler::commit(const StepPlan& plan, std::span<const int32
     State& state = *states_.at(segment.request);
     const size_t rows = std::exchange(state.planned, 0);
     advance(state, rows);
-    if (state.ending) retire(state, *state.ending);
-    else if (token) append_token(state, *token);
+    if (state.ending)
+      retire(state, *state.ending);
+    else if (token)
+      append_token(state, *token);
   }
   return take_events();
 }
@@ -254,7 +263,8 @@ void Scheduler::abandon(const StepPlan& plan) {
 }
 
 void Scheduler::close(const StepPlan& plan) {
-  if (outstanding_ != plan.sequence) throw Error(Code::internal, "step " + std::to_string(plan.sequence) + " is not the one in progress", "scheduler");
+  if (outstanding_ != plan.sequence)
+    throw Error(Code::internal, "step " + std::to_string(plan.sequence) + " is not the one in progress", "scheduler");
   outstanding_.reset();
 }
 
@@ -273,8 +283,10 @@ void Scheduler::append_token(State& state, int32_t token) {
   Sequence& sequence = state.sequence;
   sequence.tokens.push_back(token);
   if (sequence.request.params.needs_history()) sequence.history.add_output(token);
-  if (const auto reason = ending_of(sequence)) retire(state, *reason, token);
-  else events_.push_back({.request = sequence.request.id, .token = token, .finish = {}, .usage = {}});
+  if (const auto reason = ending_of(sequence))
+    retire(state, *reason, token);
+  else
+    events_.push_back({.request = sequence.request.id, .token = token, .finish = {}, .usage = {}});
 }
 
 std::vector<Event> Scheduler::take_events() { return std::exchange(events_, {}); }
@@ -289,8 +301,13 @@ const Sequence* Scheduler::find(uint64_t id) const {
 bool Scheduler::idle() const { return states_.empty(); }
 
 SchedulerStats Scheduler::stats() const {
-  return {.waiting = waiting_.size(), .running = running_.size(), .steps = sequence_, .rows = rows_, .preemptions = preemptions_,
-          .finished = finished_, .blocks = kv_.stats()};
+  return {.waiting = waiting_.size(),
+          .running = running_.size(),
+          .steps = sequence_,
+          .rows = rows_,
+          .preemptions = preemptions_,
+          .finished = finished_,
+          .blocks = kv_.stats()};
 }
 
 }  // namespace verbund::engine

@@ -29,18 +29,18 @@
 namespace verbund::engine {
 
 struct SchedulerConfig {
-  uint32_t token_budget = 512;      // rows of a step
-  uint32_t prefill_chunk = 256;     // rows of one sequence's prefill in a step
-  uint32_t max_running = 256;       // sequences that hold KV; at most token_budget of them are used, so every one gets a row
-  uint32_t max_waiting = 4096;      // requests that wait; more are refused with resource_exhausted
-  uint32_t context_max = 0;         // tokens of a sequence, prompt and output
-  uint32_t blocks = 0;              // KV blocks; must hold one sequence of context_max
-  uint32_t vocabulary = 0;          // ids below this have a token
+  uint32_t token_budget = 512;   // rows of a step
+  uint32_t prefill_chunk = 256;  // rows of one sequence's prefill in a step
+  uint32_t max_running = 256;    // sequences that hold KV; at most token_budget of them are used, so every one gets a row
+  uint32_t max_waiting = 4096;   // requests that wait; more are refused with resource_exhausted
+  uint32_t context_max = 0;      // tokens of a sequence, prompt and output
+  uint32_t blocks = 0;           // KV blocks; must hold one sequence of context_max
+  uint32_t vocabulary = 0;       // ids below this have a token
 };
 
 struct Usage {
   uint32_t prompt_tokens = 0;
-  uint32_t cached_tokens = 0;       // of the prompt, taken from the prefix cache when it was first admitted
+  uint32_t cached_tokens = 0;  // of the prompt, taken from the prefix cache when it was first admitted
   uint32_t output_tokens = 0;
   uint32_t preemptions = 0;
 };
@@ -48,16 +48,16 @@ struct Usage {
 // What happened to a request. In the order of things, per request.
 struct Event {
   uint64_t request = 0;
-  std::optional<int32_t> token;             // a new token (an end token too)
-  std::optional<FinishReason> finish;       // the request is over and forgotten
-  Usage usage;                              // with finish
+  std::optional<int32_t> token;        // a new token (an end token too)
+  std::optional<FinishReason> finish;  // the request is over and forgotten
+  Usage usage;                         // with finish
 };
 
 // A live request, as the sampler and callers see it.
 struct Sequence {
   Request request;
-  std::vector<int32_t> tokens;      // prompt and output so far; tokens.size() is the position of the next one
-  TokenHistory history;             // kept only if params.needs_history()
+  std::vector<int32_t> tokens;  // prompt and output so far; tokens.size() is the position of the next one
+  TokenHistory history;         // kept only if params.needs_history()
   size_t output_size() const { return tokens.size() - request.prompt.size(); }
 };
 
@@ -69,7 +69,7 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerConfig& config);    // throws invalid_argument
+  explicit Scheduler(const SchedulerConfig& config);  // throws invalid_argument
   ~Scheduler();
 
   // Throws invalid_argument naming the field (with both numbers if the prompt exceeds the context), resource_exhausted
@@ -90,13 +90,13 @@ class Scheduler {
   // What happened outside of steps (cancelled, max_tokens 0); for when next() gives nothing.
   std::vector<Event> take_events();
 
-  const Sequence* find(uint64_t id) const;              // live ones; valid until its finish event, so all of a plan's
-  bool idle() const;                                    // nothing waits, nothing runs
+  const Sequence* find(uint64_t id) const;  // live ones; valid until its finish event, so all of a plan's
+  bool idle() const;                        // nothing waits, nothing runs
   SchedulerStats stats() const;
 
  private:
   struct State;
-  struct ByRank {                   // higher priority, then earlier arrival
+  struct ByRank {  // higher priority, then earlier arrival
     bool operator()(const State* a, const State* b) const;
   };
   using RankedSet = std::set<State*, ByRank>;
@@ -120,7 +120,7 @@ class Scheduler {
   std::unordered_map<uint64_t, std::unique_ptr<State>> states_;
   RankedSet waiting_, running_;
   std::vector<Event> events_;
-  std::optional<uint64_t> outstanding_;     // sequence number of the plan that runs now
+  std::optional<uint64_t> outstanding_;  // sequence number of the plan that runs now
   uint64_t sequence_ = 0, arrivals_ = 0, turns_ = 0;
   uint64_t rows_ = 0, preemptions_ = 0, finished_ = 0;
 };

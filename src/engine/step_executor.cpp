@@ -28,8 +28,10 @@ const std::vector<float>& StepExecutor::run(const StepPlan& plan) {
     send_or_mark(output_.hidden, shard_.rank + shard_.tp_size, plan);
   }
   TraceSpan span(p_.trace, "collect logits");
-  if (shard_.rank == 0) collect(plan);
-  else send_or_mark(output_.logits, 0, plan);
+  if (shard_.rank == 0)
+    collect(plan);
+  else
+    send_or_mark(output_.logits, 0, plan);
   return logits_;
 }
 
@@ -74,9 +76,11 @@ void StepExecutor::collect(const StepPlan& plan) {
       columns = &piece_;
     }
     if (columns->size() != sampled * n)
-      throw Error({Code::data_loss, Lost::instance, "ranks diverged: rank 0 has not computed step " + std::to_string(plan.sequence), "rank 0", {}});
+      throw Error(
+          {Code::data_loss, Lost::instance, "ranks diverged: rank 0 has not computed step " + std::to_string(plan.sequence), "rank 0", {}});
     for (size_t row = 0; row < sampled; ++row)
-      std::copy_n(columns->begin() + static_cast<long>(row * n), n, logits_.begin() + static_cast<long>(row * width + from.vocabulary.begin));
+      std::copy_n(columns->begin() + static_cast<long>(row * n), n,
+                  logits_.begin() + static_cast<long>(row * width + from.vocabulary.begin));
   }
 }
 
@@ -85,8 +89,12 @@ void StepExecutor::take_marks(size_t rank) {
     uint64_t sequence = 0;
     p_.world.recv(std::as_writable_bytes(std::span(&sequence, 1)), static_cast<int>(rank), Deadline::after(p_.wait));
     if (sequence != owed_[rank].front())
-      throw Error({Code::data_loss, Lost::instance, "ranks diverged: rank " + std::to_string(rank) + " has ended step " + std::to_string(sequence) + " where step " +
-                   std::to_string(owed_[rank].front()) + " was expected", "rank 0", {}});
+      throw Error({Code::data_loss,
+                   Lost::instance,
+                   "ranks diverged: rank " + std::to_string(rank) + " has ended step " + std::to_string(sequence) + " where step " +
+                       std::to_string(owed_[rank].front()) + " was expected",
+                   "rank 0",
+                   {}});
   }
 }
 

@@ -23,8 +23,8 @@ class StepExecutor {
  public:
   struct Parts {
     model::Decoder& decoder;
-    mesh::Mesh& world;                 // all ranks of the instance
-    mesh::Mesh& tp;                    // this stage
+    mesh::Mesh& world;  // all ranks of the instance
+    mesh::Mesh& tp;     // this stage
     const model::ShardPlan& shards;
     const model::DecoderSpec& spec;
     std::chrono::nanoseconds wait;
@@ -40,9 +40,11 @@ class StepExecutor {
   void flatten(const StepPlan& plan);
   void receive_hidden(size_t rows);
   void send_or_mark(std::span<const float> values, size_t to, const StepPlan& plan);
-  void collect(const StepPlan& plan);           // rank 0
+  void collect(const StepPlan& plan);  // rank 0
   void take_marks(size_t rank);
-  bool sends_logits(const model::RankShard& shard) const { return !sampled_rows_.empty() && shard.last_stage() && !shard.vocabulary.empty(); }
+  bool sends_logits(const model::RankShard& shard) const {
+    return !sampled_rows_.empty() && shard.last_stage() && !shard.vocabulary.empty();
+  }
 
   Parts p_;
   const model::RankShard& shard_;
@@ -51,7 +53,7 @@ class StepExecutor {
   std::vector<uint32_t> sampled_rows_;
   std::vector<float> hidden_, logits_, piece_;
   model::Decoder::StepOutput output_;
-  std::vector<std::deque<uint64_t>> owed_;      // rank 0: step numbers that each rank has yet to send
+  std::vector<std::deque<uint64_t>> owed_;  // rank 0: step numbers that each rank has yet to send
 };
 
 }  // namespace verbund::engine

@@ -12,9 +12,9 @@
 namespace verbund::engine {
 namespace {
 
-constexpr uint32_t kMagic = 0x31505356;                       // "VSP1"
+constexpr uint32_t kMagic = 0x31505356;  // "VSP1"
 constexpr uint64_t kHeaderBytes = 4 + 4 + 8 + 4;
-constexpr uint64_t kSegmentBytes = 8 + 4 + 4 + 4 + 4;         // without tokens and blocks
+constexpr uint64_t kSegmentBytes = 8 + 4 + 4 + 4 + 4;  // without tokens and blocks
 constexpr uint64_t kChecksumBytes = 8;
 
 [[noreturn]] void refuse(const std::string& problem) {
@@ -74,7 +74,8 @@ uint64_t encoded_bytes(const StepPlan& plan) {
 void check_segment(const PlanSegment& s, const PlanLimits& limits) {
   const std::string who = "request " + std::to_string(s.request) + ": ";
   if (s.tokens.empty()) refuse(who + "no tokens");
-  if (s.sample_rows > s.tokens.size()) refuse(who + std::to_string(s.sample_rows) + " rows of logits of " + std::to_string(s.tokens.size()) + " rows");
+  if (s.sample_rows > s.tokens.size())
+    refuse(who + std::to_string(s.sample_rows) + " rows of logits of " + std::to_string(s.tokens.size()) + " rows");
   const uint64_t end = uint64_t{s.first_position} + s.tokens.size();
   if (end > limits.context) refuse(who + "position " + std::to_string(end - 1) + " in a context of " + std::to_string(limits.context));
   if (s.blocks.size() != ceil_div(end, compute::kKvBlock))

@@ -18,16 +18,16 @@ namespace verbund::engine {
 // The consecutive tokens of one sequence inside a step.
 struct PlanSegment {
   uint64_t request = 0;
-  uint32_t first_position = 0;          // of its first token in the sequence
-  uint32_t sample_rows = 0;             // logits of this many last rows are wanted: 0 or 1; more when speculating
-  std::vector<int32_t> tokens;          // at least one
-  std::vector<uint32_t> blocks;         // KV blocks of positions [0, first_position + tokens.size()), no more
+  uint32_t first_position = 0;   // of its first token in the sequence
+  uint32_t sample_rows = 0;      // logits of this many last rows are wanted: 0 or 1; more when speculating
+  std::vector<int32_t> tokens;   // at least one
+  std::vector<uint32_t> blocks;  // KV blocks of positions [0, first_position + tokens.size()), no more
   bool operator==(const PlanSegment&) const = default;
 };
 
 struct StepPlan {
-  uint64_t sequence = 0;                // 1, 2, 3, ... within an instance's epoch
-  std::vector<PlanSegment> segments;    // in row order
+  uint64_t sequence = 0;              // 1, 2, 3, ... within an instance's epoch
+  std::vector<PlanSegment> segments;  // in row order
   size_t rows() const;
   size_t sampled_rows() const;
   bool operator==(const StepPlan&) const = default;
@@ -35,10 +35,10 @@ struct StepPlan {
 
 // What a rank accepts. The defaults are the hard caps; a rank passes what its model and memory have.
 struct PlanLimits {
-  uint32_t rows = 1u << 16;             // also bounds the segments
-  uint32_t context = 1u << 24;          // positions of a sequence
-  uint32_t blocks = 1u << 24;           // block ids are below this
-  uint32_t vocabulary = 1u << 24;       // token ids are below this
+  uint32_t rows = 1u << 16;        // also bounds the segments
+  uint32_t context = 1u << 24;     // positions of a sequence
+  uint32_t blocks = 1u << 24;      // block ids are below this
+  uint32_t vocabulary = 1u << 24;  // token ids are below this
 };
 
 // Largest encoding of a plan within the limits.

@@ -22,7 +22,7 @@ std::string StopMatcher::push(std::string_view piece) {
   std::string text = std::move(held_) + std::string(piece);
   held_.clear();
 
-  size_t begin = std::string::npos, end = std::string::npos;   // of the stop string that is complete first
+  size_t begin = std::string::npos, end = std::string::npos;  // of the stop string that is complete first
   for (const std::string& stop : stops_) {
     const size_t at = text.find(stop);
     if (at == std::string::npos) continue;

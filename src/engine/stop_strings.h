@@ -12,10 +12,10 @@ namespace verbund::engine {
 
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops);   // none may be empty (Request::validate)
+  explicit StopMatcher(std::vector<std::string> stops);  // none may be empty (Request::validate)
 
-  std::string push(std::string_view piece);   // text that is certain now; may be empty
-  std::string flush();                        // the text has ended: what was held back
+  std::string push(std::string_view piece);  // text that is certain now; may be empty
+  std::string flush();                       // the text has ended: what was held back
   bool stopped() const { return stopped_; }
 
  private:

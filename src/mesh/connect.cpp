@@ -25,10 +25,10 @@ namespace verbund::mesh {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr size_t kPendingMax = 64;              // handshakes of unknown callers at a time; the oldest gives way
-constexpr std::chrono::seconds kCallerPatience{2};       // for a whole handshake of a caller
+constexpr size_t kPendingMax = 64;                  // handshakes of unknown callers at a time; the oldest gives way
+constexpr std::chrono::seconds kCallerPatience{2};  // for a whole handshake of a caller
 constexpr std::chrono::milliseconds kRetryPause{20};
-constexpr size_t kTurnedAwayMax = 4;            // remembered for the error message
+constexpr size_t kTurnedAwayMax = 4;  // remembered for the error message
 constexpr int kRanksMax = 1024;
 
 struct TransportRow {
@@ -44,13 +44,17 @@ const TransportRow& row(Transport t) {
   throw Error(Code::invalid_argument, "unknown transport");
 }
 
-Error set_up_error(Code code, std::string what, std::string hint = {}) { return Error({code, Lost::instance, std::move(what), {}, std::move(hint)}); }
+Error set_up_error(Code code, std::string what, std::string hint = {}) {
+  return Error({code, Lost::instance, std::move(what), {}, std::move(hint)});
+}
 
 void check(const MeshConfig& config) {
   if (config.size < 1 || config.size > kRanksMax || config.rank < 0 || config.rank >= config.size)
-    throw set_up_error(Code::invalid_argument, fmt::format("rank {} of {} ranks is not possible", config.rank, config.size), fmt::format("a mesh has 1 to {} ranks", kRanksMax));
+    throw set_up_error(Code::invalid_argument, fmt::format("rank {} of {} ranks is not possible", config.rank, config.size),
+                       fmt::format("a mesh has 1 to {} ranks", kRanksMax));
   if (config.secret.size() < kSecretBytesMin)
-    throw set_up_error(Code::invalid_argument, fmt::format("the instance secret has {} bytes, at least {} are needed", config.secret.size(), kSecretBytesMin));
+    throw set_up_error(Code::invalid_argument,
+                       fmt::format("the instance secret has {} bytes, at least {} are needed", config.secret.size(), kSecretBytesMin));
   row(config.transport);
 }
 
@@ -84,7 +88,8 @@ class SocketListener final : public Listener {
 Address parse_endpoint(const MeshConfig& config, int rank, const std::string& endpoint) {
   const std::string prefix = fmt::format("{}:", to_string(config.transport));
   if (endpoint.rfind(prefix, 0) != 0)
-    throw set_up_error(Code::invalid_argument, fmt::format("the endpoint of rank {} is \"{}\", not {}<...>", rank, endpoint.substr(0, 256), prefix));
+    throw set_up_error(Code::invalid_argument,
+                       fmt::format("the endpoint of rank {} is \"{}\", not {}<...>", rank, endpoint.substr(0, 256), prefix));
   const std::string rest = endpoint.substr(prefix.size());
   return config.transport == Transport::tcp ? parse_tcp_text(rest) : unix_address(rest);
 }
@@ -103,8 +108,13 @@ int ranks_on_host(const MeshConfig& config, const std::vector<std::string>& endp
 class Connector {
  public:
   Connector(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints, const Deadline& deadline)
-      : config_(config), listener_(listener), deadline_(deadline), taken_(static_cast<size_t>(config.size)), links_(static_cast<size_t>(config.size)) {
-    for (int r = 0; r < config.rank; ++r) calls_.push_back({r, parse_endpoint(config, r, endpoints[static_cast<size_t>(r)]), {}, {}, {}, Deadline::after({})});
+      : config_(config),
+        listener_(listener),
+        deadline_(deadline),
+        taken_(static_cast<size_t>(config.size)),
+        links_(static_cast<size_t>(config.size)) {
+    for (int r = 0; r < config.rank; ++r)
+      calls_.push_back({r, parse_endpoint(config, r, endpoints[static_cast<size_t>(r)]), {}, {}, {}, Deadline::after({})});
   }
 
   std::vector<std::unique_ptr<Link>> run() {
@@ -124,7 +134,7 @@ class Connector {
     int rank;
     Address address;
     Fd connection;
-    std::unique_ptr<Handshake> handshake;   // from when the connection stands
+    std::unique_ptr<Handshake> handshake;  // from when the connection stands
     std::unique_ptr<Pairing> pairing;
     Deadline retry_at;
   };
@@ -132,7 +142,7 @@ class Connector {
   struct Visit {
     Fd connection;
     std::unique_ptr<Handshake> handshake;
-    std::unique_ptr<Pairing> pairing;       // one of us from here on
+    std::unique_ptr<Pairing> pairing;  // one of us from here on
     Deadline patience;
   };
 
@@ -141,7 +151,8 @@ class Connector {
   void advance_call(Call& call) {
     const auto rank = static_cast<size_t>(call.rank);
     if (links_[rank]) return;
-    const std::string peer = fmt::format("rank {} at {}", call.rank, config_.transport == Transport::tcp ? tcp_text(call.address) : "its local endpoint");
+    const std::string peer =
+        fmt::format("rank {} at {}", call.rank, config_.transport == Transport::tcp ? tcp_text(call.address) : "its local endpoint");
     try {
       if (!call.connection.valid() && !call.pairing && !start(call, peer)) return;
       if (call.handshake && !exchange(call.connection, *call.handshake)) {
@@ -153,9 +164,7 @@ class Connector {
         call.pairing = row(config_.transport).pair(std::move(call.connection));
       }
       if (call.pairing && call.pairing->advance()) finish(rank, call.pairing);
-    } catch (const Error& e) {
-      throw e.within(peer);
-    }
+    } catch (const Error& e) { throw e.within(peer); }
   }
 
   // True when the connection stands.
@@ -186,7 +195,8 @@ class Connector {
   }
 
   [[noreturn]] void throw_refused(int error_number) {
-    throw set_up_error(Code::unavailable, "cannot connect: " + errno_text(error_number), "that rank has ended, or its endpoint is not reachable from this node");
+    throw set_up_error(Code::unavailable, "cannot connect: " + errno_text(error_number),
+                       "that rank has ended, or its endpoint is not reachable from this node");
   }
 
   void again(Call& call) {
@@ -200,20 +210,17 @@ class Connector {
       const auto rank = static_cast<size_t>(visit.handshake->peer());
       try {
         if (visit.pairing->advance()) finish(rank, visit.pairing);
-      } catch (const Error& e) {
-        throw e.within(fmt::format("rank {}", rank));
-      }
+      } catch (const Error& e) { throw e.within(fmt::format("rank {}", rank)); }
       return;
     }
     try {
-      if (!exchange(visit.connection, *visit.handshake)) throw set_up_error(Code::unavailable, "the connection was closed during the handshake");
+      if (!exchange(visit.connection, *visit.handshake))
+        throw set_up_error(Code::unavailable, "the connection was closed during the handshake");
       if (!visit.handshake->finished()) {
         if (visit.patience.expired()) throw set_up_error(Code::deadline_exceeded, "no whole handshake in time");
         return;
       }
-    } catch (const Error& e) {
-      return turn_away(visit, e);
-    }
+    } catch (const Error& e) { return turn_away(visit, e); }
     if (const auto& refused = visit.handshake->refused()) {
       if (visit.handshake->fatal()) throw *refused;
       return turn_away(visit, *refused);
@@ -258,7 +265,9 @@ class Connector {
   void wait() {
     std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}};
     Deadline until = deadline_;
-    const auto sooner = [&](const Deadline& d) { if (d.at() < until.at()) until = d; };
+    const auto sooner = [&](const Deadline& d) {
+      if (d.at() < until.at()) until = d;
+    };
     std::vector<Call*> connecting;
     std::vector<size_t> connecting_at;
     for (Call& call : calls_) {
@@ -290,9 +299,7 @@ class Connector {
       if (polled[connecting_at[i]].revents == 0) continue;
       try {
         settle(*connecting[i]);
-      } catch (const Error& e) {
-        throw e.within(fmt::format("rank {} at {}", connecting[i]->rank, tcp_text(connecting[i]->address)));
-      }
+      } catch (const Error& e) { throw e.within(fmt::format("rank {} at {}", connecting[i]->rank, tcp_text(connecting[i]->address))); }
     }
     if (polled[0].revents != 0) accept_all();
   }
@@ -302,7 +309,8 @@ class Connector {
       Fd connection(::accept(listener_.fd(), nullptr, nullptr));
       if (!connection.valid()) return;  // none left, or the caller has gone already; a lack of descriptors ends with the deadline
       prepare_stream(connection, config_.transport == Transport::tcp ? AF_INET : AF_UNIX);
-      visits_.push_back({std::move(connection), std::make_unique<Handshake>(config_, -1, &taken_), nullptr, Deadline::after(kCallerPatience)});
+      visits_.push_back(
+          {std::move(connection), std::make_unique<Handshake>(config_, -1, &taken_), nullptr, Deadline::after(kCallerPatience)});
       const auto strangers = std::count_if(visits_.begin(), visits_.end(), [](const Visit& visit) { return !visit.pairing; });
       if (static_cast<size_t>(strangers) <= kPendingMax) continue;
       const auto oldest = std::find_if(visits_.begin(), visits_.end(), [](const Visit& visit) { return !visit.pairing; });
@@ -315,8 +323,10 @@ class Connector {
     std::vector<int> missing;
     for (int r = 0; r < config_.size; ++r)
       if (r != config_.rank && !links_[static_cast<size_t>(r)]) missing.push_back(r);
-    std::string what = fmt::format("rank {} waited {:.2f} s for a link to rank{} {}", config_.rank, deadline_.waited_s(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
-    if (turned_away_count_ > 0) what += fmt::format("; {} callers were turned away, the last: {}", turned_away_count_, fmt::join(turned_away_, "; "));
+    std::string what = fmt::format("rank {} waited {:.2f} s for a link to rank{} {}", config_.rank, deadline_.waited_s(),
+                                   missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+    if (turned_away_count_ > 0)
+      what += fmt::format("; {} callers were turned away, the last: {}", turned_away_count_, fmt::join(turned_away_, "; "));
     throw set_up_error(Code::deadline_exceeded, what, "check that those ranks run and can reach this one");
   }
 
@@ -355,15 +365,18 @@ std::unique_ptr<Listener> listen(const MeshConfig& config) {
   return std::make_unique<SocketListener>(config);
 }
 
-std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints, const Deadline& deadline) {
+std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints,
+                                   const Deadline& deadline) {
   check(config);
   if (endpoints.size() != static_cast<size_t>(config.size))
     throw set_up_error(Code::invalid_argument, fmt::format("{} endpoints for {} ranks", endpoints.size(), config.size));
   auto links = Connector(config, listener, endpoints, deadline).run();
   if (config.jitter_seed != 0)
     for (size_t r = 0; r < links.size(); ++r)
-      if (links[r]) links[r] = add_jitter(std::move(links[r]), config.jitter_seed * 1'000'003 + static_cast<uint64_t>(config.rank) * 1009 + r);
-  const auto spin = config.spin_us >= 0 ? std::chrono::microseconds(config.spin_us) : spin_for_threads(ranks_on_host(config, endpoints) * std::max(1, config.threads));
+      if (links[r])
+        links[r] = add_jitter(std::move(links[r]), config.jitter_seed * 1'000'003 + static_cast<uint64_t>(config.rank) * 1009 + r);
+  const auto spin = config.spin_us >= 0 ? std::chrono::microseconds(config.spin_us)
+                                        : spin_for_threads(ranks_on_host(config, endpoints) * std::max(1, config.threads));
   return std::make_unique<GroupMesh>(std::make_shared<Fabric>(config.rank, std::move(links), spin));
 }
 

@@ -21,19 +21,19 @@
 namespace verbund::mesh {
 
 enum class Transport { shm, tcp };
-Transport transport_from_string(const std::string& text);   // throws invalid_argument listing the choices
+Transport transport_from_string(const std::string& text);  // throws invalid_argument listing the choices
 std::string_view to_string(Transport t);
 
 struct MeshConfig {
   int rank = 0;
   int size = 1;
   uint64_t epoch = 1;
-  std::string secret;                     // at least 16 bytes
-  std::string host = "127.0.0.1";         // tcp: the own address to listen on; the peers connect to it
+  std::string secret;              // at least 16 bytes
+  std::string host = "127.0.0.1";  // tcp: the own address to listen on; the peers connect to it
   Transport transport = Transport::shm;
   // Computing threads of each rank. With more of them on this host than it has cores a wait sleeps at once instead of spinning.
   int threads = 1;
-  int64_t spin_us = -1;                   // how long a wait spins; negative: chosen from the above
+  int64_t spin_us = -1;  // how long a wait spins; negative: chosen from the above
   // Test hook: delays and reorders frames and arrival by a seeded generator; results must not change. 0 = off.
   uint64_t jitter_seed = 0;
 };
@@ -44,12 +44,13 @@ uint64_t buffer_bytes_estimate(const MeshConfig& config);
 class Listener {
  public:
   virtual ~Listener() = default;
-  virtual std::string endpoint() const = 0;     // "shm:<name>", "tcp:127.0.0.1:40123"
-  virtual int fd() const = 0;                   // for connect_mesh()
+  virtual std::string endpoint() const = 0;  // "shm:<name>", "tcp:127.0.0.1:40123"
+  virtual int fd() const = 0;                // for connect_mesh()
 };
 
 // Both throw invalid_argument for a config that cannot be. The listener may be closed once connect_mesh() has returned.
 std::unique_ptr<Listener> listen(const MeshConfig& config);
-std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints, const Deadline& deadline);
+std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener, const std::vector<std::string>& endpoints,
+                                   const Deadline& deadline);
 
 }  // namespace verbund::mesh

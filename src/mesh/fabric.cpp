@@ -36,7 +36,8 @@ std::chrono::nanoseconds spin_for_threads(int threads_on_host) {
   return static_cast<unsigned>(threads_on_host) <= available_cores() ? std::chrono::microseconds(200) : std::chrono::microseconds(0);
 }
 
-Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin) : rank_(rank), spin_(spin), polled_(links.size() + 1) {
+Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin)
+    : rank_(rank), spin_(spin), polled_(links.size() + 1) {
   int ends[2];
   if (::pipe(ends) != 0) throw Error({Code::resource_exhausted, Lost::instance, "cannot open a pipe: " + errno_text(errno), {}, {}});
   alarm_read_ = Fd(ends[0]);
@@ -85,8 +86,7 @@ void Fabric::cancel(const std::string& reason) {
     cancelled_.store(true, std::memory_order_release);
   }
   const char byte = 1;
-  while (::write(alarm_write_.get(), &byte, 1) < 0 && errno == EINTR) {
-  }
+  while (::write(alarm_write_.get(), &byte, 1) < 0 && errno == EINTR) {}
 }
 
 uint64_t Fabric::buffer_bytes() const {
@@ -144,16 +144,17 @@ void Fabric::look(int timeout_ms) {
 Error Fabric::why_gone(int rank) {
   try {
     look(0);
-  } catch (const Error& told) {
-    return told;
-  }
+  } catch (const Error& told) { return told; }
   // When one rank is killed, others may close their links over it before this rank looks: then all of them are named.
   std::vector<int> gone;
   for (auto& peer : peers_)
     if (peer && peer->closed() && (peer->rank() == rank || peer->busy())) gone.push_back(peer->rank());
   const bool one = gone.size() == 1;
-  return Error({Code::unavailable, Lost::instance,
-                fmt::format("{} {} gone: {} {} link{} closed", name_ranks(gone), one ? "is" : "are", one ? "its" : "their", peer(rank).link().transport(), one ? " was" : "s were"), {},
+  return Error({Code::unavailable,
+                Lost::instance,
+                fmt::format("{} {} gone: {} {} link{} closed", name_ranks(gone), one ? "is" : "are", one ? "its" : "their",
+                            peer(rank).link().transport(), one ? " was" : "s were"),
+                {},
                 fmt::format("see the log of {}", name_ranks(gone))});
 }
 
@@ -173,9 +174,12 @@ void Fabric::Wait::throw_deadline() const {
     if (peer->lacks() && peer->phase() == phase) late.push_back(peer->rank());
   if (late.empty())
     for (Peer* peer : peers_) late.push_back(peer->rank());
-  throw Error({Code::deadline_exceeded, Lost::instance,
-               fmt::format("{} on rank {} waited {:.2f} s for {}", describe(operation_), fabric_.rank_, deadline_.waited_s(), name_ranks(late)), {},
-               fmt::format("{} may be stopped, overloaded or cut off", name_ranks(late))});
+  throw Error(
+      {Code::deadline_exceeded,
+       Lost::instance,
+       fmt::format("{} on rank {} waited {:.2f} s for {}", describe(operation_), fabric_.rank_, deadline_.waited_s(), name_ranks(late)),
+       {},
+       fmt::format("{} may be stopped, overloaded or cut off", name_ranks(late))});
 }
 
 }  // namespace verbund::mesh

@@ -45,19 +45,19 @@ class Fabric {
  private:
   class Wait;
 
-  void check();                        // throws when dead or cancelled
-  void fail(Error error);              // keeps it, tells the peers, throws it
-  void look(int timeout_ms);           // the poll: one look at all links, or a sleep
-  Error why_gone(int rank);            // the link to `rank` is closed: by whom?
+  void check();               // throws when dead or cancelled
+  void fail(Error error);     // keeps it, tells the peers, throws it
+  void look(int timeout_ms);  // the poll: one look at all links, or a sleep
+  Error why_gone(int rank);   // the link to `rank` is closed: by whom?
   static bool flush_all(std::span<Peer* const> peers);
 
   const int rank_;
   const std::chrono::nanoseconds spin_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<pollfd> polled_;         // one a peer, then the alarm; here so that a wait allocates nothing
+  std::vector<pollfd> polled_;  // one a peer, then the alarm; here so that a wait allocates nothing
   std::optional<Error> dead_;
 
-  Fd alarm_read_, alarm_write_;        // a pipe that cancel() makes readable for good
+  Fd alarm_read_, alarm_write_;  // a pipe that cancel() makes readable for good
   std::atomic<bool> cancelled_{false};
   std::mutex reason_mutex_;
   std::string reason_;
@@ -67,7 +67,7 @@ class Fabric {
 class Fabric::Wait {
  public:
   Wait(Fabric& fabric, const FrameHeader& operation, std::span<Peer* const> peers, const Deadline& deadline);
-  void once();                         // spins a little or sleeps; throws on cancel, deadline, a peer's end
+  void once();  // spins a little or sleeps; throws on cancel, deadline, a peer's end
 
  private:
   [[noreturn]] void throw_deadline() const;
@@ -95,9 +95,7 @@ void Fabric::run(const FrameHeader& operation, std::span<Peer* const> peers, con
       done = done || step();
       if (flush_all(peers) && done) return;
     }
-  } catch (const PeerGone& gone) {
-    fail(why_gone(gone.rank));
-  } catch (...) {
+  } catch (const PeerGone& gone) { fail(why_gone(gone.rank)); } catch (...) {
     fail(current_error());
   }
 }

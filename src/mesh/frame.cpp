@@ -27,8 +27,10 @@ Error diverged(int rank, const FrameHeader& mine, int peer, const FrameHeader& t
   if (theirs.magic == FrameHeader::kMagic && theirs.group != mine.group) theirs_text += " of another group";
   if (describe(theirs) == describe(mine) && theirs.payload_bytes != mine.payload_bytes)
     theirs_text += fmt::format(" with a part of {} instead of {} bytes", theirs.payload_bytes, mine.payload_bytes);
-  return Error({Code::data_loss, Lost::instance,
-                fmt::format("ranks diverged: rank {} is at {}, rank {} at {}", rank, describe(mine), peer, theirs_text), {},
+  return Error({Code::data_loss,
+                Lost::instance,
+                fmt::format("ranks diverged: rank {} is at {}, rank {} at {}", rank, describe(mine), peer, theirs_text),
+                {},
                 "the ranks ran different steps; start the instance again"});
 }
 

@@ -39,7 +39,7 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 32);
 
 constexpr uint64_t kFrameAlign = 64;
-constexpr uint64_t kGiveUpBytesMax = 1024;     // text of a give_up frame
+constexpr uint64_t kGiveUpBytesMax = 1024;  // text of a give_up frame
 static_assert(kFrameAlign + sizeof(FrameHeader) + kGiveUpBytesMax <= 4096);
 
 // "all_reduce #41 of 4608 bytes"

@@ -13,7 +13,9 @@ namespace verbund::mesh {
 namespace {
 
 template <class T>
-std::span<const std::byte> bytes_of(std::span<T> data) { return std::as_bytes(data); }
+std::span<const std::byte> bytes_of(std::span<T> data) {
+  return std::as_bytes(data);
+}
 
 FrameHeader part_of(FrameHeader operation, uint8_t phase, uint64_t payload_bytes) {
   operation.phase = phase;
@@ -68,8 +70,10 @@ void GroupMesh::all_reduce(std::span<float> data, const Deadline& deadline) { re
 template <class T>
 void GroupMesh::reduce(std::span<T> data, Op op, const Deadline& deadline) {
   const FrameHeader operation = next(op, data.size_bytes());
-  if (data.size_bytes() <= kOneShotBytesMax) reduce_one_shot(data, operation, deadline);
-  else reduce_two_shot(data, operation, deadline);
+  if (data.size_bytes() <= kOneShotBytesMax)
+    reduce_one_shot(data, operation, deadline);
+  else
+    reduce_two_shot(data, operation, deadline);
 }
 
 template <class T>
@@ -152,7 +156,8 @@ void GroupMesh::reduce_two_shot(std::span<T> data, const FrameHeader& operation,
   });
 }
 
-void GroupMesh::all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all, const Deadline& deadline) {
+void GroupMesh::all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all,
+                           const Deadline& deadline) {
   if (sizes.size() != members_.size())
     throw wrong_argument(fmt::format("all_gather: {} sizes for {} ranks", sizes.size(), members_.size()));
   uint64_t total = 0;
@@ -162,7 +167,8 @@ void GroupMesh::all_gather(std::span<const std::byte> mine, std::span<const size
     total = *sum;
   }
   if (total != all.size() || sizes[lower_] != mine.size())
-    throw wrong_argument(fmt::format("all_gather: sizes say {} bytes in all and {} from rank {}, the buffers have {} and {}", total, sizes[lower_], rank_, all.size(), mine.size()));
+    throw wrong_argument(fmt::format("all_gather: sizes say {} bytes in all and {} from rank {}, the buffers have {} and {}", total,
+                                     sizes[lower_], rank_, all.size(), mine.size()));
 
   const FrameHeader operation = next(Op::all_gather, total);
   std::vector<std::span<std::byte>> into;
@@ -216,7 +222,11 @@ void GroupMesh::broadcast(std::span<std::byte> data, int root, const Deadline& d
 void GroupMesh::send(std::span<const std::byte> data, int to, const Deadline& deadline) {
   check_rank(to, "send to");
   if (to == rank_) throw wrong_argument(fmt::format("send to rank {}: that is this rank", to));
-  const FrameHeader operation{.op = Op::send, .group = id_, .sequence = sent_to_[static_cast<size_t>(to)]++, .operation_bytes = data.size(), .payload_bytes = data.size()};
+  const FrameHeader operation{.op = Op::send,
+                              .group = id_,
+                              .sequence = sent_to_[static_cast<size_t>(to)]++,
+                              .operation_bytes = data.size(),
+                              .payload_bytes = data.size()};
   Peer* peer = &member(to);
   peer->begin_send(operation);
   fabric_->run(operation, {&peer, 1}, deadline, [&] {
@@ -228,7 +238,11 @@ void GroupMesh::send(std::span<const std::byte> data, int to, const Deadline& de
 void GroupMesh::recv(std::span<std::byte> data, int from, const Deadline& deadline) {
   check_rank(from, "recv from");
   if (from == rank_) throw wrong_argument(fmt::format("recv from rank {}: that is this rank", from));
-  const FrameHeader operation{.op = Op::send, .group = id_, .sequence = received_from_[static_cast<size_t>(from)]++, .operation_bytes = data.size(), .payload_bytes = data.size()};
+  const FrameHeader operation{.op = Op::send,
+                              .group = id_,
+                              .sequence = received_from_[static_cast<size_t>(from)]++,
+                              .operation_bytes = data.size(),
+                              .payload_bytes = data.size()};
   Peer* peer = &member(from);
   peer->begin_recv(operation);
   fabric_->run(operation, {&peer, 1}, deadline, [&] {

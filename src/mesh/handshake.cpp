@@ -18,13 +18,16 @@ constexpr uint8_t kClient = 1, kServer = 2;
 static_assert(std::endian::native == std::endian::little, "hellos are written as they lie in memory");
 
 template <class T>
-std::span<const std::byte> bytes_of(const T& value) { return std::as_bytes(std::span(&value, 1)); }
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
 
 Error not_ours(std::string what) { return Error({Code::permission_denied, Lost::peer, std::move(what), {}, {}}); }
 
 }  // namespace
 
-Handshake::Handshake(const MeshConfig& config, int peer, const std::vector<bool>* taken) : config_(config), client_(peer >= 0), taken_(taken), peer_(peer) {
+Handshake::Handshake(const MeshConfig& config, int peer, const std::vector<bool>* taken)
+    : config_(config), client_(peer >= 0), taken_(taken), peer_(peer) {
   mine_.magic = kMagic;
   mine_.version = kProtocolVersion;
   mine_.role = client_ ? kClient : kServer;
@@ -112,7 +115,8 @@ void Handshake::on_verdict() {
 Verdict::Kind Handshake::judge(const Hello& theirs) const {
   if (theirs.epoch != mine_.epoch) return Verdict::Kind::other_epoch;
   if (theirs.version != mine_.version) return Verdict::Kind::other_version;
-  const bool addressed = theirs.peer == mine_.rank && (client_ ? theirs.rank == static_cast<uint32_t>(peer_) : theirs.rank > mine_.rank && theirs.rank < mine_.size);
+  const bool addressed = theirs.peer == mine_.rank &&
+                         (client_ ? theirs.rank == static_cast<uint32_t>(peer_) : theirs.rank > mine_.rank && theirs.rank < mine_.size);
   if (theirs.size != mine_.size || theirs.transport != mine_.transport || !addressed) return Verdict::Kind::other_placement;
   if (taken_ && (*taken_)[theirs.rank]) return Verdict::Kind::already_connected;
   return Verdict::Kind::welcome;
@@ -120,24 +124,33 @@ Verdict::Kind Handshake::judge(const Hello& theirs) const {
 
 Error Handshake::explain(Verdict::Kind kind, bool told_by_peer) const {
   const std::string peer = client_ ? fmt::format("rank {}", peer_) : fmt::format("a peer that calls itself rank {}", theirs_.rank);
-  const auto error = [](Code code, std::string what, std::string hint) { return Error({code, Lost::instance, std::move(what), {}, std::move(hint)}); };
+  const auto error = [](Code code, std::string what, std::string hint) {
+    return Error({code, Lost::instance, std::move(what), {}, std::move(hint)});
+  };
   switch (kind) {
     case Verdict::Kind::unknown_secret:
-      return error(Code::permission_denied, told_by_peer ? fmt::format("{} refused this rank's proof of the instance secret", peer) : fmt::format("{} does not know the instance secret", peer),
+      return error(Code::permission_denied,
+                   told_by_peer ? fmt::format("{} refused this rank's proof of the instance secret", peer)
+                                : fmt::format("{} does not know the instance secret", peer),
                    "the ranks were started with different secrets");
     case Verdict::Kind::other_version:
-      return error(Code::invalid_argument, fmt::format("{} speaks mesh protocol version {}, this rank ({}) version {}", peer, theirs_.version, mine_.rank, mine_.version),
-                   "run the same release on all nodes");
+      return error(
+          Code::invalid_argument,
+          fmt::format("{} speaks mesh protocol version {}, this rank ({}) version {}", peer, theirs_.version, mine_.rank, mine_.version),
+          "run the same release on all nodes");
     case Verdict::Kind::other_epoch:
-      return error(Code::permission_denied, fmt::format("{} is at epoch {}, this rank ({}) at epoch {}", peer, theirs_.epoch, mine_.rank, mine_.epoch),
+      return error(Code::permission_denied,
+                   fmt::format("{} is at epoch {}, this rank ({}) at epoch {}", peer, theirs_.epoch, mine_.rank, mine_.epoch),
                    "the older one is a left-over of an earlier placement");
     case Verdict::Kind::other_placement:
-      return error(Code::invalid_argument,
-                   fmt::format("{} says that it is rank {} of {} and talks to rank {} by transport {}, but this is rank {} of {} by transport {}", peer, theirs_.rank, theirs_.size,
-                               theirs_.peer, theirs_.transport, mine_.rank, mine_.size, mine_.transport),
-                   "the ranks were given different placements or endpoints");
+      return error(
+          Code::invalid_argument,
+          fmt::format("{} says that it is rank {} of {} and talks to rank {} by transport {}, but this is rank {} of {} by transport {}",
+                      peer, theirs_.rank, theirs_.size, theirs_.peer, theirs_.transport, mine_.rank, mine_.size, mine_.transport),
+          "the ranks were given different placements or endpoints");
     case Verdict::Kind::already_connected:
-      return error(Code::permission_denied, fmt::format("{}: rank {} is connected already", peer, client_ ? mine_.rank : theirs_.rank), "two processes were started as the same rank");
+      return error(Code::permission_denied, fmt::format("{}: rank {} is connected already", peer, client_ ? mine_.rank : theirs_.rank),
+                   "two processes were started as the same rank");
     case Verdict::Kind::welcome: break;
   }
   return error(Code::data_loss, fmt::format("{} gave an unknown verdict ({})", peer, static_cast<uint32_t>(kind)), {});
@@ -147,11 +160,12 @@ Proof Handshake::prove(std::string_view label, std::span<const std::byte> more) 
   const Hello& client = client_ ? mine_ : theirs_;
   const Hello& server = client_ ? theirs_ : mine_;
   std::string transcript(label);
-  for (const auto part : {bytes_of(client), bytes_of(server), more}) transcript.append(reinterpret_cast<const char*>(part.data()), part.size());
+  for (const auto part : {bytes_of(client), bytes_of(server), more})
+    transcript.append(reinterpret_cast<const char*>(part.data()), part.size());
   Proof proof{};
   unsigned length = 0;
-  const auto* result = HMAC(EVP_sha256(), config_.secret.data(), static_cast<int>(config_.secret.size()), reinterpret_cast<const unsigned char*>(transcript.data()),
-                            transcript.size(), proof.data(), &length);
+  const auto* result = HMAC(EVP_sha256(), config_.secret.data(), static_cast<int>(config_.secret.size()),
+                            reinterpret_cast<const unsigned char*>(transcript.data()), transcript.size(), proof.data(), &length);
   if (!result || length != proof.size()) throw Error({Code::internal, Lost::instance, "HMAC-SHA256 is not available", {}, {}});
   return proof;
 }

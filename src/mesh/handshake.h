@@ -30,12 +30,12 @@ constexpr size_t kSecretBytesMin = 16;
 struct Hello {
   std::array<char, 16> magic{};
   uint32_t version = 0;
-  uint8_t role = 0;              // 1 client, 2 server
-  uint8_t transport = 0;         // 1 shm, 2 tcp
+  uint8_t role = 0;       // 1 client, 2 server
+  uint8_t transport = 0;  // 1 shm, 2 tcp
   uint16_t reserved = 0;
-  uint32_t rank = 0;             // of the sender
-  uint32_t peer = 0;             // whom the sender believes to talk to
-  uint32_t size = 0;             // ranks of the mesh
+  uint32_t rank = 0;  // of the sender
+  uint32_t peer = 0;  // whom the sender believes to talk to
+  uint32_t size = 0;  // ranks of the mesh
   uint32_t reserved2 = 0;
   uint64_t epoch = 0;
   std::array<uint8_t, 32> nonce{};
@@ -48,7 +48,7 @@ struct Verdict {
   enum class Kind : uint32_t { welcome = 1, unknown_secret, other_version, other_epoch, other_placement, already_connected };
   Kind kind = Kind::unknown_secret;
   uint32_t reserved = 0;
-  Proof proof{};                 // zero when the client proved nothing
+  Proof proof{};  // zero when the client proved nothing
 };
 static_assert(sizeof(Verdict) == 40);
 
@@ -57,16 +57,16 @@ class Handshake {
   // Client of rank `peer`, or server for whoever comes (peer < 0). `taken` tells whether a rank is connected already.
   Handshake(const MeshConfig& config, int peer, const std::vector<bool>* taken = nullptr);
 
-  std::span<const std::byte> output() const;          // to be written; empty: nothing now
+  std::span<const std::byte> output() const;  // to be written; empty: nothing now
   void wrote(size_t bytes);
-  std::span<std::byte> input();                       // where the next bytes go; empty: none wanted now
-  void read(size_t bytes);                            // throws when the other side may not join
+  std::span<std::byte> input();  // where the next bytes go; empty: none wanted now
+  void read(size_t bytes);       // throws when the other side may not join
 
   bool finished() const { return state_ == State::done && output().empty(); }
   // Server: set when the client was turned away, after the verdict is written; fatal: the peer is one of us, but cannot ever join.
   const std::optional<Error>& refused() const { return refused_; }
   bool fatal() const { return fatal_; }
-  bool greeted() const { return state_ > State::hello; }   // the other side has said a whole hello
+  bool greeted() const { return state_ > State::hello; }  // the other side has said a whole hello
   int peer() const { return peer_; }
 
  private:

@@ -12,9 +12,7 @@ class JitterLink final : public Link {
  public:
   JitterLink(std::unique_ptr<Link> link, uint64_t seed) : link_(std::move(link)), random_(seed) {}
 
-  std::span<std::byte> room() override {
-    return cut(link_->room(), room_held_back_);
-  }
+  std::span<std::byte> room() override { return cut(link_->room(), room_held_back_); }
   std::span<const std::byte> arrived(size_t want) override {
     const auto window = link_->arrived(want);
     if (link_->closed()) return window;  // what a closed link does not show now is lost
@@ -31,7 +29,9 @@ class JitterLink final : public Link {
   bool flush() override { return link_->flush(); }
 
   // There may always be more than was shown, so nobody sleeps for long.
-  bool arm(bool want_arrived, bool want_room, pollfd& p) override { return link_->arm(want_arrived, want_room, p) && !arrived_held_back_ && !room_held_back_; }
+  bool arm(bool want_arrived, bool want_room, pollfd& p) override {
+    return link_->arm(want_arrived, want_room, p) && !arrived_held_back_ && !room_held_back_;
+  }
   void disarm(const pollfd& p) override { link_->disarm(p); }
   bool shares_core() const override { return link_->shares_core(); }
   bool closed() const override { return link_->closed(); }
@@ -46,8 +46,10 @@ class JitterLink final : public Link {
     const unsigned dice = static_cast<unsigned>(random_() % 64);
     if (dice == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 200));
     size_t size = window.size();
-    if (dice < 24) size = 0;                                                      // another link goes first
-    else if (dice < 48) size = std::min<size_t>(size, random_() % 997);           // a part, often of an element or a header
+    if (dice < 24)
+      size = 0;  // another link goes first
+    else if (dice < 48)
+      size = std::min<size_t>(size, random_() % 997);  // a part, often of an element or a header
     held_back = size < window.size();
     return window.first(size);
   }

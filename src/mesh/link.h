@@ -26,7 +26,7 @@ class Link {
 
   // Free space of the channel, contiguous; may be less than there is, empty: full. Valid until commit().
   virtual std::span<std::byte> room() = 0;
-  virtual void commit(size_t bytes) = 0;             // the first `bytes` of room() are written: they go out now, in order
+  virtual void commit(size_t bytes) = 0;  // the first `bytes` of room() are written: they go out now, in order
   // Received bytes not yet consumed, contiguous. Looks for more when there are fewer than `want` (up to kWindowBytesMin at least).
   virtual std::span<const std::byte> arrived(size_t want) = 0;
   virtual void consume(size_t bytes) = 0;
@@ -35,16 +35,16 @@ class Link {
 
   // Before a sleep: fills `p` with what reports progress, death always included. False: there is progress already, do not sleep.
   virtual bool arm(bool want_arrived, bool want_room, pollfd& p) = 0;
-  virtual void disarm(const pollfd& p) = 0;          // after it
+  virtual void disarm(const pollfd& p) = 0;  // after it
 
   // The peer was last seen on the core of this thread, where it cannot move as long as this one spins.
   virtual bool shares_core() const { return false; }
-  virtual bool closed() const = 0;                   // the peer is gone; arrived() still yields what it left
-  virtual std::string_view notice() const = 0;       // its last words, where the transport carries them out of band
-  virtual void hang_up(std::string_view notice) = 0; // the peer sees closed() at once; best effort for the notice
+  virtual bool closed() const = 0;                    // the peer is gone; arrived() still yields what it left
+  virtual std::string_view notice() const = 0;        // its last words, where the transport carries them out of band
+  virtual void hang_up(std::string_view notice) = 0;  // the peer sees closed() at once; best effort for the notice
 
-  virtual std::string_view transport() const = 0;    // "shm", "tcp", ...
-  virtual uint64_t buffer_bytes() const = 0;         // memory this side brought in
+  virtual std::string_view transport() const = 0;  // "shm", "tcp", ...
+  virtual uint64_t buffer_bytes() const = 0;       // memory this side brought in
 };
 
 // A window may be asked for this much and must be able to hold it, whatever the transport.
@@ -55,8 +55,8 @@ constexpr size_t kWindowBytesMin = 4096;
 class Pairing {
  public:
   virtual ~Pairing() = default;
-  virtual bool advance() = 0;                        // never blocks; true: take() may be called. Throws when the peer breaks the rules
-  virtual int fd() const = 0;                        // advance() again when this is readable
+  virtual bool advance() = 0;  // never blocks; true: take() may be called. Throws when the peer breaks the rules
+  virtual int fd() const = 0;  // advance() again when this is readable
   virtual std::unique_ptr<Link> take() = 0;
 };
 

@@ -33,10 +33,11 @@ class Mesh {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  virtual void all_reduce(std::span<int64_t> data, const Deadline& deadline) = 0;   // sum, in place
-  virtual void all_reduce(std::span<float> data, const Deadline& deadline) = 0;     // sum, in place, ascending rank order
+  virtual void all_reduce(std::span<int64_t> data, const Deadline& deadline) = 0;  // sum, in place
+  virtual void all_reduce(std::span<float> data, const Deadline& deadline) = 0;    // sum, in place, ascending rank order
   // `mine` of each rank to all; lengths may differ and are known to all: sizes[r] bytes from rank r, in rank order.
-  virtual void all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all, const Deadline& deadline) = 0;
+  virtual void all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all,
+                          const Deadline& deadline) = 0;
   virtual void broadcast(std::span<std::byte> data, int root, const Deadline& deadline) = 0;
   virtual void send(std::span<const std::byte> data, int to, const Deadline& deadline) = 0;
   virtual void recv(std::span<std::byte> data, int from, const Deadline& deadline) = 0;
@@ -48,9 +49,13 @@ class Mesh {
 
   virtual void cancel(const std::string& reason) = 0;
 
-  struct LinkInfo { int peer; std::string transport; uint64_t bytes_sent, bytes_received; };
+  struct LinkInfo {
+    int peer;
+    std::string transport;
+    uint64_t bytes_sent, bytes_received;
+  };
   virtual std::vector<LinkInfo> links() const = 0;
-  virtual uint64_t buffer_bytes() const = 0;     // memory held by transports, for the accountant
+  virtual uint64_t buffer_bytes() const = 0;  // memory held by transports, for the accountant
 };
 
 // A mesh of one rank: every operation returns at once.

@@ -22,7 +22,8 @@ Error decode_notice(int peer, Code code, std::string_view text) {
   for (char& c : clean)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
   // Both ends of a divergence say the same; other causes are told as the peer's.
-  const std::string what = code == Code::data_loss ? fmt::format("{} (found by rank {})", clean, peer) : fmt::format("rank {} gave up: {}", peer, clean);
+  const std::string what =
+      code == Code::data_loss ? fmt::format("{} (found by rank {})", clean, peer) : fmt::format("rank {} gave up: {}", peer, clean);
   return Error({code, Lost::instance, what, {}, {}});
 }
 
@@ -122,7 +123,8 @@ std::optional<Error> Peer::give_up_frame() {
 }
 
 std::optional<Error> Peer::last_words() {
-  if (const std::string_view notice = link_->notice(); !notice.empty()) return decode_notice(rank_, code_of(static_cast<uint8_t>(notice[0])), notice.substr(1));
+  if (const std::string_view notice = link_->notice(); !notice.empty())
+    return decode_notice(rank_, code_of(static_cast<uint8_t>(notice[0])), notice.substr(1));
   if (received() || !in_header_seen_) return give_up_frame();
   return {};
 }
@@ -159,7 +161,8 @@ void Peer::give_up(const Error& error) {
   const std::string notice = encode_notice(error);
   if ((sent() || !out_header_gone_) && !link_->closed()) {
     const auto text = std::as_bytes(std::span(notice)).subspan(1);
-    FrameHeader header{.op = Op::give_up, .phase = static_cast<uint8_t>(notice[0]), .operation_bytes = text.size(), .payload_bytes = text.size()};
+    FrameHeader header{
+        .op = Op::give_up, .phase = static_cast<uint8_t>(notice[0]), .operation_bytes = text.size(), .payload_bytes = text.size()};
     begin_send(header);
     push(text, text.size());
     link_->flush();

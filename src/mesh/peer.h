@@ -38,12 +38,12 @@ class Peer {
   size_t received_bytes() const { return in_pos_; }
   bool received() const { return !in_ || (in_header_seen_ && in_pos_ == in_->payload_bytes); }
 
-  bool flush();                                     // true: nothing is left on this side of the channel
+  bool flush();  // true: nothing is left on this side of the channel
   bool wants_arrived() const { return !received() && in_pos_ + in_window_ < in_->payload_bytes + (in_header_seen_ ? 0 : 1); }
   bool wants_room() const { return !sent() && (!out_header_gone_ || out_pos_ < out_ready_); }
-  bool lacks() const { return wants_arrived() || wants_room(); }   // the operation waits for this peer
+  bool lacks() const { return wants_arrived() || wants_room(); }  // the operation waits for this peer
   bool busy() const { return !sent() || !received(); }
-  int phase() const { return in_ ? in_->phase : 0; }               // of the incoming frame
+  int phase() const { return in_ ? in_->phase : 0; }  // of the incoming frame
 
   // Around a sleep; false: do not sleep. A closed link that nothing is wanted from is left out of the poll.
   bool arm(pollfd& p);
@@ -70,7 +70,7 @@ class Peer {
   std::optional<FrameHeader> out_;
   bool out_header_gone_ = false;
   size_t out_pos_ = 0, out_ready_ = 0;
-  uint64_t out_stream_ = 0;                         // bytes of the stream so far, padding and headers included
+  uint64_t out_stream_ = 0;  // bytes of the stream so far, padding and headers included
   bool dirty_ = false;
 
   std::optional<FrameHeader> in_;
@@ -78,7 +78,7 @@ class Peer {
   size_t in_pos_ = 0, in_window_ = 0;
   uint64_t in_stream_ = 0;
 
-  uint64_t bytes_sent_ = 0, bytes_received_ = 0;    // payload
+  uint64_t bytes_sent_ = 0, bytes_received_ = 0;  // payload
 };
 
 }  // namespace verbund::mesh

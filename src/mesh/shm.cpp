@@ -23,18 +23,24 @@ namespace verbund::mesh {
 namespace {
 
 Error shm_error(const std::string& what) {
-  return Error({errno == ENOMEM || errno == EMFILE || errno == ENFILE ? Code::resource_exhausted : Code::unavailable, Lost::instance, what + ": " + errno_text(errno), {}, {}});
+  return Error({errno == ENOMEM || errno == EMFILE || errno == ENFILE ? Code::resource_exhausted : Code::unavailable,
+                Lost::instance,
+                what + ": " + errno_text(errno),
+                {},
+                {}});
 }
 
-Error broken_ring(const std::string& what) { return Error({Code::data_loss, Lost::instance, "shared memory of a peer is damaged: " + what, {}, {}}); }
+Error broken_ring(const std::string& what) {
+  return Error({Code::data_loss, Lost::instance, "shared memory of a peer is damaged: " + what, {}, {}});
+}
 
 // Head of the shared memory; one cache line for each writer, so that a look at one does not slow down another.
 struct RingControl {
-  alignas(64) std::atomic<uint64_t> written;             // bytes since the start; only the producer stores it
-  std::atomic<uint32_t> producer_core;                   // where it ran then, plus one; 0: unknown
-  alignas(64) std::atomic<uint64_t> consumed;            // only the consumer stores it
-  alignas(64) std::atomic<uint32_t> consumer_sleeps;     // "send me a byte when there is something"
-  alignas(64) std::atomic<uint32_t> producer_sleeps;     // "... when there is room"
+  alignas(64) std::atomic<uint64_t> written;          // bytes since the start; only the producer stores it
+  std::atomic<uint32_t> producer_core;                // where it ran then, plus one; 0: unknown
+  alignas(64) std::atomic<uint64_t> consumed;         // only the consumer stores it
+  alignas(64) std::atomic<uint32_t> consumer_sleeps;  // "send me a byte when there is something"
+  alignas(64) std::atomic<uint32_t> producer_sleeps;  // "... when there is room"
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingControl) == 256);
 
@@ -63,7 +69,8 @@ class RingMap {
     flags |= MAP_POPULATE;  // no page faults in the first steps
 #endif
     if (::mmap(base_, page + kRingBytes, PROT_READ | PROT_WRITE, flags, memory.get(), 0) == MAP_FAILED ||
-        ::mmap(base_ + page + kRingBytes, kRingBytes, PROT_READ | PROT_WRITE, flags, memory.get(), static_cast<off_t>(page)) == MAP_FAILED) {
+        ::mmap(base_ + page + kRingBytes, kRingBytes, PROT_READ | PROT_WRITE, flags, memory.get(), static_cast<off_t>(page)) ==
+            MAP_FAILED) {
       const Error error = shm_error("cannot map a ring");
       ::munmap(base_, page + 2 * kRingBytes);
       throw error;
@@ -110,7 +117,7 @@ void check_ring_memory(const Fd& memory) {
 #endif
 }
 
-constexpr std::byte kWake{1}, kNotice{2};   // on the socket; all after kNotice is its text
+constexpr std::byte kWake{1}, kNotice{2};  // on the socket; all after kNotice is its text
 
 class ShmLink final : public Link {
  public:

@@ -35,8 +35,8 @@ void set_option(int fd, int level, int name) {
 }
 
 bool is_gone(int error_number) {
-  return error_number == EPIPE || error_number == ECONNRESET || error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
-         error_number == ENOTCONN || error_number == ENETDOWN || error_number == ECONNABORTED;
+  return error_number == EPIPE || error_number == ECONNRESET || error_number == ETIMEDOUT || error_number == EHOSTUNREACH ||
+         error_number == ENETUNREACH || error_number == ENOTCONN || error_number == ENETDOWN || error_number == ECONNABORTED;
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ Address tcp_address(const std::string& host, uint16_t port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   const int rc = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (rc != 0) throw Error({Code::not_found, Lost::instance, fmt::format("no address for host \"{}\": {}", host, ::gai_strerror(rc)), {}, {}});
+  if (rc != 0)
+    throw Error({Code::not_found, Lost::instance, fmt::format("no address for host \"{}\": {}", host, ::gai_strerror(rc)), {}, {}});
   Address address;
   address.length = found->ai_addrlen;
   std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
@@ -68,7 +69,9 @@ std::string tcp_text(const Address& address) {
 }
 
 Address parse_tcp_text(const std::string& text) {
-  const auto wrong = [&] { return Error({Code::invalid_argument, Lost::instance, fmt::format("\"{}\" is not host:port", text.substr(0, 256)), {}, {}}); };
+  const auto wrong = [&] {
+    return Error({Code::invalid_argument, Lost::instance, fmt::format("\"{}\" is not host:port", text.substr(0, 256)), {}, {}});
+  };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0 || text.size() > 256) throw wrong();
   uint16_t port = 0;
@@ -96,7 +99,8 @@ Address unix_address(const std::string& name) {
   constexpr size_t kSkip = 0;
 #endif
   if (name.empty() || name.size() + kSkip >= sizeof un.sun_path)
-    throw Error({Code::invalid_argument, Lost::instance, fmt::format("\"{}\" is not the name of a local endpoint", name.substr(0, 256)), {}, {}});
+    throw Error(
+        {Code::invalid_argument, Lost::instance, fmt::format("\"{}\" is not the name of a local endpoint", name.substr(0, 256)), {}, {}});
   std::memcpy(un.sun_path + kSkip, name.data(), name.size());
   Address address;
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + kSkip + name.size());
@@ -132,7 +136,8 @@ Fd listen_on(const Address& address, int backlog) {
 Address local_address(const Fd& fd) {
   Address address;
   address.length = sizeof address.storage;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) throw socket_error("cannot read a socket's address", errno);
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0)
+    throw socket_error("cannot read a socket's address", errno);
   return address;
 }
 

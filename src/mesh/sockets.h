@@ -19,9 +19,9 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-Address tcp_address(const std::string& host, uint16_t port);    // numeric IPv4 or IPv6, or a name; throws invalid_argument / not_found
-std::string tcp_text(const Address& address);                   // "127.0.0.1:40123", "[::1]:40123"
-Address parse_tcp_text(const std::string& text);                // the reverse; throws invalid_argument
+Address tcp_address(const std::string& host, uint16_t port);  // numeric IPv4 or IPv6, or a name; throws invalid_argument / not_found
+std::string tcp_text(const Address& address);                 // "127.0.0.1:40123", "[::1]:40123"
+Address parse_tcp_text(const std::string& text);              // the reverse; throws invalid_argument
 std::string host_of(const Address& address);
 bool is_loopback(const Address& address);
 
@@ -30,7 +30,7 @@ Address unix_address(const std::string& name);
 
 // Non-blocking, close-on-exec, without SIGPIPE; TCP: NODELAY.
 Fd open_stream(int family);
-void prepare_stream(const Fd& fd, int family);                  // the same for an accepted one
+void prepare_stream(const Fd& fd, int family);  // the same for an accepted one
 Fd listen_on(const Address& address, int backlog);
 Address local_address(const Fd& fd);
 

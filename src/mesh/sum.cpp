@@ -46,7 +46,11 @@ void sum(std::span<T> own, std::span<const std::byte* const> lower, std::span<co
 
 }  // namespace
 
-void sum_in_order(std::span<float> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) { sum(own, lower, higher); }
-void sum_in_order(std::span<int64_t> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) { sum(own, lower, higher); }
+void sum_in_order(std::span<float> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) {
+  sum(own, lower, higher);
+}
+void sum_in_order(std::span<int64_t> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) {
+  sum(own, lower, higher);
+}
 
 }  // namespace verbund::mesh

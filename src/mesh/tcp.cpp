@@ -72,7 +72,7 @@ class TcpLink final : public Link {
   }
 
   bool closed() const override { return end_of_stream_ || write_failed_; }
-  std::string_view notice() const override { return {}; }   // has only the stream itself
+  std::string_view notice() const override { return {}; }  // has only the stream itself
 
   void hang_up(std::string_view) override {
     write_out();
@@ -95,7 +95,7 @@ class TcpLink final : public Link {
 
   Fd socket_;
   std::vector<std::byte> out_, in_;
-  size_t out_begin_ = 0, out_end_ = 0;       // written by the mesh, not yet taken by the system
+  size_t out_begin_ = 0, out_end_ = 0;  // written by the mesh, not yet taken by the system
   size_t in_begin_ = 0, in_end_ = 0;
   bool end_of_stream_ = false, write_failed_ = false;
 };

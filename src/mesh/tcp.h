@@ -10,7 +10,7 @@
 
 namespace verbund::mesh {
 
-constexpr size_t kTcpBufferBytes = 256 * 1024;   // of each direction
+constexpr size_t kTcpBufferBytes = 256 * 1024;  // of each direction
 
 std::unique_ptr<Pairing> pair_tcp(Fd connection);
 

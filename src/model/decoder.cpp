@@ -24,12 +24,14 @@ bool holds_nothing(const ShardWeight& w) {
   return std::all_of(w.parts.begin(), w.parts.end(), [](const auto& p) { return p.rows.empty() || p.cols.empty(); });
 }
 
-std::vector<float> slice(const std::vector<float>& all, Range r) { return {all.begin() + static_cast<long>(r.begin), all.begin() + static_cast<long>(r.end)}; }
+std::vector<float> slice(const std::vector<float>& all, Range r) {
+  return {all.begin() + static_cast<long>(r.begin), all.begin() + static_cast<long>(r.end)};
+}
 
 }  // namespace
 
 struct Decoder::Layer {
-  size_t index = 0;            // global
+  size_t index = 0;  // global
   LayerSpec spec;
   std::unique_ptr<compute::Vector> attention_norm, mlp_norm, q_norm, k_norm;
   std::unique_ptr<compute::Vector> qkv_bias, o_bias, gate_up_bias, down_bias;
@@ -43,7 +45,9 @@ class VectorReader {
  public:
   VectorReader(const formats::ModelFiles& files, Backend& backend, size_t layer) : files_(files), backend_(backend), layer_(layer) {}
 
-  std::vector<float> values(Role role, bool bias) const { return files_.tensors->read_vector(tensor_name(files_.container, role, layer_, bias)); }
+  std::vector<float> values(Role role, bool bias) const {
+    return files_.tensors->read_vector(tensor_name(files_.container, role, layer_, bias));
+  }
   std::unique_ptr<compute::Vector> norm(Role role) const { return backend_.load_vector(values(role, false)); }
   std::unique_ptr<compute::Vector> bias(Role role) const { return backend_.load_vector(values(role, true)); }
   std::unique_ptr<compute::Vector> stacked_bias(std::initializer_list<std::pair<Role, Range>> parts) const {
@@ -79,8 +83,8 @@ DecoderBytes decoder_bytes(const formats::ModelFiles& files, const DecoderSpec& 
   return bytes;
 }
 
-Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard,
-                 Backend& backend, const DecoderOptions& options, const Progress& progress)
+Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard, Backend& backend,
+                 const DecoderOptions& options, const Progress& progress)
     : spec_(spec), shard_(shard), backend_(backend) {
   layers_.resize(shard.layers.size());
   uint64_t done = 0;
@@ -110,7 +114,8 @@ Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, cons
     if (spec.qk_norm) layer.q_norm = read.norm(Role::q_norm), layer.k_norm = read.norm(Role::k_norm);
     if (spec.qkv_bias) layer.qkv_bias = read.stacked_bias({{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     if (spec.o_bias) layer.o_bias = read.bias(Role::o);
-    if (spec.mlp_bias) layer.gate_up_bias = read.stacked_bias({{Role::gate, shard.mlp}, {Role::up, shard.mlp}}), layer.down_bias = read.bias(Role::down);
+    if (spec.mlp_bias)
+      layer.gate_up_bias = read.stacked_bias({{Role::gate, shard.mlp}, {Role::up, shard.mlp}}), layer.down_bias = read.bias(Role::down);
   }
   if (shard.last_stage()) final_norm_ = backend.load_vector(files.tensors->read_vector(tensor_name(files.container, Role::final_norm)));
   rope_ = make_rope_table(spec.rope, options.context);
@@ -121,7 +126,10 @@ Decoder::~Decoder() = default;
 
 Decoder::StepOutput Decoder::forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace) {
   backend_.begin_step();
-  struct EndStep { Backend& backend; ~EndStep() { backend.end_step(); } } end_step{backend_};
+  struct EndStep {
+    Backend& backend;
+    ~EndStep() { backend.end_step(); }
+  } end_step{backend_};
 
   const size_t rows = input.tokens.size();
   Tensor h = shard_.first_stage() ? embed(input, tp, wait, trace) : backend_.from_host(rows, spec_.hidden, input.hidden);
@@ -151,7 +159,8 @@ Tensor Decoder::embed(const StepInput& input, mesh::Mesh& tp, std::chrono::nanos
   return tp.size() == 1 ? mine : backend_.gather_embedding(mine, tp, Deadline::after(wait));
 }
 
-Tensor Decoder::attention_block(const Layer& layer, const Tensor& h, const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace) {
+Tensor Decoder::attention_block(const Layer& layer, const Tensor& h, const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait,
+                                Trace* trace) {
   const auto id = static_cast<int32_t>(layer.index);
   compute::Partial partial;
   if (layer.qkv) {

@@ -20,37 +20,37 @@
 namespace verbund::model {
 
 struct DecoderOptions {
-  size_t context = 0;                         // positions a sequence may have
-  size_t kv_blocks = 0;                       // blocks of compute::kKvBlock positions in the cache
+  size_t context = 0;    // positions a sequence may have
+  size_t kv_blocks = 0;  // blocks of compute::kKvBlock positions in the cache
   compute::KvType kv_type = compute::KvType::f16;
-  size_t step_rows_max = 0;                   // tokens of the largest step
+  size_t step_rows_max = 0;  // tokens of the largest step
 };
 
 // Bytes of a rank, known before anything is allocated (docs/DESIGN.md section 4.3).
 struct DecoderBytes {
   uint64_t weights = 0, kv = 0, activations = 0, tables = 0;
-  uint64_t load_scratch = 0;                  // only while loading, before activations are in use
+  uint64_t load_scratch = 0;  // only while loading, before activations are in use
 };
 DecoderBytes decoder_bytes(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard,
                            const compute::Backend& backend, const DecoderOptions& options);
 
 class Decoder {
  public:
-  using Progress = std::function<void(uint64_t bytes_done)>;      // of decoder_bytes().weights; called while loading
+  using Progress = std::function<void(uint64_t bytes_done)>;  // of decoder_bytes().weights; called while loading
 
-  Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard,
-          compute::Backend& backend, const DecoderOptions& options, const Progress& progress);
+  Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard, compute::Backend& backend,
+          const DecoderOptions& options, const Progress& progress);
   ~Decoder();
 
   struct StepInput {
-    std::span<const int32_t> tokens;                    // one a row
+    std::span<const int32_t> tokens;  // one a row
     std::span<const compute::Segment> segments;
-    std::span<const uint32_t> sampled_rows;             // rows whose logits are wanted
-    std::span<const float> hidden;                      // [rows, hidden] from the stage before; first stage: empty
+    std::span<const uint32_t> sampled_rows;  // rows whose logits are wanted
+    std::span<const float> hidden;           // [rows, hidden] from the stage before; first stage: empty
   };
   struct StepOutput {
-    std::vector<float> hidden;                          // not the last stage: [rows, hidden] for the next
-    std::vector<float> logits;                          // last stage: [sampled_rows, vocabulary range of this rank]
+    std::vector<float> hidden;  // not the last stage: [rows, hidden] for the next
+    std::vector<float> logits;  // last stage: [sampled_rows, vocabulary range of this rank]
   };
   // `tp` is the mesh of this rank's stage; each wait in it gets `wait`.
   StepOutput forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
@@ -61,7 +61,8 @@ class Decoder {
  private:
   struct Layer;
   compute::Tensor embed(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
-  compute::Tensor attention_block(const Layer& layer, const compute::Tensor& h, const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
+  compute::Tensor attention_block(const Layer& layer, const compute::Tensor& h, const StepInput& input, mesh::Mesh& tp,
+                                  std::chrono::nanoseconds wait, Trace* trace);
   compute::Tensor mlp_block(const Layer& layer, const compute::Tensor& h, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
 
   const DecoderSpec spec_;

@@ -7,7 +7,11 @@
 namespace verbund::model {
 namespace {
 
-struct NameRow { Role role; const char* hf; const char* gguf; };
+struct NameRow {
+  Role role;
+  const char* hf;
+  const char* gguf;
+};
 
 // "{}" stands for the layer. Both kinds of file add ".weight" or ".bias" (docs: reference models.md section 3.5).
 constexpr NameRow kNames[] = {
@@ -40,13 +44,15 @@ const ModelFamily& family_of(const formats::ModelFiles& files, std::string& kind
   const nlohmann::json& from = gguf ? files.metadata : files.config;
   const char* key = gguf ? "general.architecture" : "model_type";
   const auto it = from.find(key);
-  if (it == from.end() || !it->is_string()) throw Error(Code::invalid_argument, std::string("the model does not say what it is: no ") + key, files.path);
+  if (it == from.end() || !it->is_string())
+    throw Error(Code::invalid_argument, std::string("the model does not say what it is: no ") + key, files.path);
   kind = it->get<std::string>();
   for (const ModelFamily* f : families()) {
     const auto& kinds = gguf ? f->gguf_architectures : f->hf_model_types;
     if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) return *f;
   }
-  throw Error(Code::unimplemented, "models of type '" + kind.substr(0, 64) + "' are not supported yet", files.path, "supported: " + supported());
+  throw Error(Code::unimplemented, "models of type '" + kind.substr(0, 64) + "' are not supported yet", files.path,
+              "supported: " + supported());
 }
 
 std::string shape_text(const std::vector<size_t>& shape) {
@@ -61,9 +67,14 @@ class ShapeCheck {
   void expect(Role role, size_t layer, bool bias, std::vector<size_t> shape) const {
     const formats::TensorInfo& info = files_.tensors->require(tensor_name(files_.container, role, layer, bias));
     if (info.shape != shape)
-      throw Error(Code::invalid_argument, "tensor " + info.name + " has shape " + shape_text(info.shape) + ", the model's description asks for " + shape_text(shape), files_.path, "the files do not belong together; fetch the model again");
+      throw Error(
+          Code::invalid_argument,
+          "tensor " + info.name + " has shape " + shape_text(info.shape) + ", the model's description asks for " + shape_text(shape),
+          files_.path, "the files do not belong together; fetch the model again");
   }
-  bool has(Role role, size_t layer, bool bias = false) const { return files_.tensors->find(tensor_name(files_.container, role, layer, bias)) != nullptr; }
+  bool has(Role role, size_t layer, bool bias = false) const {
+    return files_.tensors->find(tensor_name(files_.container, role, layer, bias)) != nullptr;
+  }
 
  private:
   const formats::ModelFiles& files_;
@@ -82,7 +93,8 @@ void check_layer(const ShapeCheck& check, const DecoderSpec& s, size_t i) {
   check.expect(Role::down, i, false, {s.hidden, s.mlp});
   if (s.qkv_bias) check.expect(Role::q, i, true, {q}), check.expect(Role::k, i, true, {kv}), check.expect(Role::v, i, true, {kv});
   if (s.o_bias) check.expect(Role::o, i, true, {s.hidden});
-  if (s.mlp_bias) check.expect(Role::gate, i, true, {s.mlp}), check.expect(Role::up, i, true, {s.mlp}), check.expect(Role::down, i, true, {s.hidden});
+  if (s.mlp_bias)
+    check.expect(Role::gate, i, true, {s.mlp}), check.expect(Role::up, i, true, {s.mlp}), check.expect(Role::down, i, true, {s.hidden});
   if (s.qk_norm) check.expect(Role::q_norm, i, false, {s.head_dim}), check.expect(Role::k_norm, i, false, {s.head_dim});
 }
 
@@ -102,9 +114,7 @@ DecoderSpec read_spec(const formats::ModelFiles& files) {
   DecoderSpec spec;
   try {
     spec = gguf ? family.read_gguf(files.metadata, kind) : family.read_hf(files.config);
-  } catch (const Error& e) {
-    throw e.within(files.path);
-  } catch (const nlohmann::json::exception& e) {
+  } catch (const Error& e) { throw e.within(files.path); } catch (const nlohmann::json::exception& e) {
     throw Error(Code::invalid_argument, std::string("the model's description has a value of the wrong kind: ") + e.what(), files.path);
   }
   spec.family = family.name;
@@ -112,9 +122,10 @@ DecoderSpec read_spec(const formats::ModelFiles& files) {
   const ShapeCheck check(files);
   const formats::TensorInfo& embedding = files.tensors->require(tensor_name(files.container, Role::embedding));
   if (gguf) {
-    spec.vocabulary = embedding.rows();      // llama.vocab_size is optional and may disagree with padding
+    spec.vocabulary = embedding.rows();  // llama.vocab_size is optional and may disagree with padding
     spec.tied = !check.has(Role::head, 0);
-    if (const auto* divisors = files.tensors->find(tensor_name(files.container, Role::rope_divisors))) spec.rope.freq_divisors = files.tensors->read_vector(divisors->name);
+    if (const auto* divisors = files.tensors->find(tensor_name(files.container, Role::rope_divisors)))
+      spec.rope.freq_divisors = files.tensors->read_vector(divisors->name);
     if (check.has(Role::q, 0, true)) spec.qkv_bias = true;
   }
   spec.validate();

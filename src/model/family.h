@@ -18,8 +18,8 @@ enum class Role { embedding, final_norm, head, attention_norm, q, k, v, o, q_nor
 
 struct ModelFamily {
   std::string name;
-  std::vector<std::string> hf_model_types;            // config.json "model_type"
-  std::vector<std::string> gguf_architectures;        // "general.architecture"
+  std::vector<std::string> hf_model_types;      // config.json "model_type"
+  std::vector<std::string> gguf_architectures;  // "general.architecture"
   DecoderSpec (*read_hf)(const nlohmann::json& config);
   DecoderSpec (*read_gguf)(const nlohmann::json& metadata, const std::string& architecture);
 };

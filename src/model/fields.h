@@ -24,7 +24,10 @@ class Fields {
     if (!v) throw Error(Code::invalid_argument, "'" + prefix_ + key + "' is missing in the model's description");
     return as_size(*v, key);
   }
-  size_t size(const std::string& key, size_t otherwise) const { const auto* v = value(key); return v ? as_size(*v, key) : otherwise; }
+  size_t size(const std::string& key, size_t otherwise) const {
+    const auto* v = value(key);
+    return v ? as_size(*v, key) : otherwise;
+  }
 
   double number(const std::string& key, double otherwise) const {
     const auto* v = value(key);
@@ -58,8 +61,10 @@ class Fields {
       if (!n.is_number_integer() || n.get<int64_t>() < 0 || n.get<int64_t>() > INT32_MAX) throw wrong(key, "a token id or a list of them");
       out.push_back(static_cast<int32_t>(n.get<int64_t>()));
     };
-    if (v->is_array()) for (const auto& n : *v) push(n);
-    else push(*v);
+    if (v->is_array())
+      for (const auto& n : *v) push(n);
+    else
+      push(*v);
     return out;
   }
   std::vector<std::string> texts(const std::string& key) const {
@@ -75,7 +80,7 @@ class Fields {
   }
 
  private:
-  const nlohmann::json* value(const std::string& key) const {      // null counts as missing
+  const nlohmann::json* value(const std::string& key) const {  // null counts as missing
     const auto it = object_.find(prefix_ + key);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }

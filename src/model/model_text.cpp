@@ -92,7 +92,8 @@ ModelText load_folder(const formats::ModelFiles& files, const DecoderSpec& spec)
   const fs::path folder(files.path);
   const fs::path tokenizer = folder / "tokenizer.json";
   if (!fs::exists(tokenizer))
-    throw Error(Code::not_found, "the model has no tokenizer.json", files.path, "other tokenizer files are not read; fetch the model in its Hugging Face layout");
+    throw Error(Code::not_found, "the model has no tokenizer.json", files.path,
+                "other tokenizer files are not read; fetch the model in its Hugging Face layout");
   ModelText text;
   text.tokenizer = text::Tokenizer::from_json(read_text_file(tokenizer.string(), kTokenizerBytesMax));
   if (const fs::path path = folder / "tokenizer_config.json"; fs::exists(path)) {
@@ -102,7 +103,8 @@ ModelText load_folder(const formats::ModelFiles& files, const DecoderSpec& spec)
     text.bos_token = token_text(config, "bos_token");
     text.eos_token = token_text(config, "eos_token");
   }
-  if (const fs::path path = folder / "chat_template.jinja"; fs::exists(path)) text.chat_template = read_text_file(path.string(), kTemplateBytesMax);
+  if (const fs::path path = folder / "chat_template.jinja"; fs::exists(path))
+    text.chat_template = read_text_file(path.string(), kTemplateBytesMax);
 
   text.eos = files.generation_config.is_object() ? Fields(files.generation_config).ids("eos_token_id") : std::vector<int32_t>();
   if (text.eos.empty()) text.eos = spec.eos;
@@ -115,9 +117,7 @@ ModelText load_folder(const formats::ModelFiles& files, const DecoderSpec& spec)
 ModelText load_text(const formats::ModelFiles& files, const DecoderSpec& spec) {
   try {
     return files.container == formats::Container::gguf ? load_gguf(files, spec) : load_folder(files, spec);
-  } catch (const Error& e) {
-    throw e.within(files.path);
-  } catch (const nlohmann::json::exception& e) {
+  } catch (const Error& e) { throw e.within(files.path); } catch (const nlohmann::json::exception& e) {
     throw Error(Code::invalid_argument, std::string("the tokenizer's description has a value of the wrong kind: ") + e.what(), files.path);
   }
 }

@@ -15,9 +15,9 @@ namespace verbund::model {
 
 struct ModelText {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  std::optional<std::string> chat_template;     // Jinja source; parsed by who renders
-  std::string bos_token, eos_token;             // as the template sees them
-  std::vector<int32_t> eos;                     // every id that ends an answer
+  std::optional<std::string> chat_template;  // Jinja source; parsed by who renders
+  std::string bos_token, eos_token;          // as the template sees them
+  std::vector<int32_t> eos;                  // every id that ends an answer
 };
 
 // Throws not_found (no tokenizer in the folder), invalid_argument (bad or unknown tokenizer, with its name).

@@ -22,11 +22,15 @@ double llama3_scaled(double f, const RopeSpec& s) {
   return f * ((1 - blend) / s.factor + blend);
 }
 
-struct YarnRamp { double low, high; };
+struct YarnRamp {
+  double low, high;
+};
 
 YarnRamp yarn_ramp(const RopeSpec& s) {
   const double d = static_cast<double>(s.dims);
-  const auto correction = [&](double rotations) { return d * exact_log(s.original_context / (kTwoPi * rotations)) / (2 * exact_log(s.theta)); };
+  const auto correction = [&](double rotations) {
+    return d * exact_log(s.original_context / (kTwoPi * rotations)) / (2 * exact_log(s.theta));
+  };
   double low = correction(s.beta_fast), high = correction(s.beta_slow);
   if (s.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);

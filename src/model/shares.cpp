@@ -42,21 +42,26 @@ std::vector<Range> ranges_of(size_t total, size_t unit, const std::vector<double
 std::vector<size_t> stage_layers(size_t total, const ParallelConfig& config) {
   if (config.layers.empty()) {
     if (config.stages > total)
-      throw Error(Code::invalid_argument, std::to_string(total) + " layers cannot fill " + std::to_string(config.stages) + " pipeline stages", {}, "use at most " + std::to_string(total) + " stages");
+      throw Error(Code::invalid_argument,
+                  std::to_string(total) + " layers cannot fill " + std::to_string(config.stages) + " pipeline stages", {},
+                  "use at most " + std::to_string(total) + " stages");
     return split_units(total, std::vector<double>(config.stages, 1.0));
   }
   const size_t sum = std::accumulate(config.layers.begin(), config.layers.end(), size_t(0));
   if (config.layers.size() != config.stages)
-    throw Error(Code::invalid_argument, "layers are given for " + std::to_string(config.layers.size()) + " stages, but there are " + std::to_string(config.stages));
+    throw Error(Code::invalid_argument,
+                "layers are given for " + std::to_string(config.layers.size()) + " stages, but there are " + std::to_string(config.stages));
   if (sum != total || std::count(config.layers.begin(), config.layers.end(), 0u) > 0)
-    throw Error(Code::invalid_argument, "the stages' layers add up to " + std::to_string(sum) + ", the model has " + std::to_string(total), {}, "give each stage at least one layer and all of them together " + std::to_string(total));
+    throw Error(Code::invalid_argument, "the stages' layers add up to " + std::to_string(sum) + ", the model has " + std::to_string(total),
+                {}, "give each stage at least one layer and all of them together " + std::to_string(total));
   return config.layers;
 }
 
 std::vector<double> shares_of(const ParallelConfig& config, size_t tp_size) {
   if (config.shares.empty()) return std::vector<double>(tp_size, 1.0);
   if (config.shares.size() != tp_size)
-    throw Error(Code::invalid_argument, std::to_string(config.shares.size()) + " shares are given for " + std::to_string(tp_size) + " ranks of a stage");
+    throw Error(Code::invalid_argument,
+                std::to_string(config.shares.size()) + " shares are given for " + std::to_string(tp_size) + " ranks of a stage");
   for (double s : config.shares)
     if (!(s > 0) || !(s < 1e9)) throw Error(Code::invalid_argument, "a share must be a positive number");
   return config.shares;
@@ -100,9 +105,12 @@ Units row_parallel_units(const DecoderSpec& spec, const std::vector<formats::Wei
 }
 
 ShardPlan make_shard_plan(const DecoderSpec& spec, const Units& units, const ParallelConfig& config) {
-  if (config.ranks == 0 || config.ranks > kRanksMax) throw Error(Code::invalid_argument, std::to_string(config.ranks) + " ranks: between 1 and " + std::to_string(kRanksMax) + " are possible");
+  if (config.ranks == 0 || config.ranks > kRanksMax)
+    throw Error(Code::invalid_argument,
+                std::to_string(config.ranks) + " ranks: between 1 and " + std::to_string(kRanksMax) + " are possible");
   if (config.stages == 0 || config.ranks % config.stages != 0)
-    throw Error(Code::invalid_argument, std::to_string(config.ranks) + " ranks cannot form " + std::to_string(config.stages) + " equal pipeline stages");
+    throw Error(Code::invalid_argument,
+                std::to_string(config.ranks) + " ranks cannot form " + std::to_string(config.stages) + " equal pipeline stages");
   const size_t tp_size = config.ranks / config.stages;
   const std::vector<double> shares = shares_of(config, tp_size);
   const std::vector<size_t> layers = stage_layers(spec.layers.size(), config);

@@ -14,29 +14,29 @@ namespace verbund::model {
 // What the user asks for. Empty vectors: equal parts.
 struct ParallelConfig {
   size_t ranks = 1;
-  size_t stages = 1;                        // pipeline stages of ranks / stages ranks each
-  std::vector<double> shares;               // per rank of a stage
-  std::vector<size_t> layers;               // per stage; sums to the model's layers
+  size_t stages = 1;           // pipeline stages of ranks / stages ranks each
+  std::vector<double> shares;  // per rank of a stage
+  std::vector<size_t> layers;  // per stage; sums to the model's layers
 };
 
 // Columns that row-parallel matrices sum in f32 before the one rounding to fixed point. They depend on the model alone,
 // never on the split, so that any split gives the same bits (docs/DESIGN.md section 4.1).
 struct Units {
-  size_t heads_per_unit = 1;                // o: heads_per_unit * head_dim columns
-  size_t mlp = 0;                           // down: this many columns (the last unit may be shorter)
+  size_t heads_per_unit = 1;  // o: heads_per_unit * head_dim columns
+  size_t mlp = 0;             // down: this many columns (the last unit may be shorter)
 };
 
 struct RankShard {
-  size_t rank = 0;                          // in the instance
+  size_t rank = 0;  // in the instance
   size_t stage = 0, stage_count = 1;
-  size_t tp_rank = 0, tp_size = 1;          // inside the stage
-  double share = 1.0;                       // of its stage
-  Range layers;                             // global indices
-  Range heads;                              // query heads
-  Range kv_heads;                           // those that `heads` read; a KV head at a border lives on both sides
-  std::vector<uint32_t> kv_of_head;         // local query head -> local KV head
-  Range mlp;                                // columns of down = rows of gate and up
-  Range vocabulary;                         // rows of embedding and head
+  size_t tp_rank = 0, tp_size = 1;   // inside the stage
+  double share = 1.0;                // of its stage
+  Range layers;                      // global indices
+  Range heads;                       // query heads
+  Range kv_heads;                    // those that `heads` read; a KV head at a border lives on both sides
+  std::vector<uint32_t> kv_of_head;  // local query head -> local KV head
+  Range mlp;                         // columns of down = rows of gate and up
+  Range vocabulary;                  // rows of embedding and head
 
   bool first_stage() const { return stage == 0; }
   bool last_stage() const { return stage + 1 == stage_count; }

@@ -19,11 +19,11 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   struct Input {
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();   // [{"role", "content", ...}]
-    nlohmann::ordered_json tools;                                        // array or null
+    nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // [{"role", "content", ...}]
+    nlohmann::ordered_json tools;                                       // array or null
     bool add_generation_prompt = true;
     std::string bos_token, eos_token;
-    nlohmann::ordered_json extra = nlohmann::ordered_json::object();     // further variables (chat_template_kwargs)
+    nlohmann::ordered_json extra = nlohmann::ordered_json::object();  // further variables (chat_template_kwargs)
   };
   // Throws invalid_argument with the template's own text when it calls raise_exception, or when it runs out of fuel.
   std::string render(const Input& input) const;

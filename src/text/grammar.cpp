@@ -10,13 +10,11 @@ struct GrammarEnvironment::Impl {
   size_t vocabulary_size = 0;
 };
 
-GrammarEnvironment::GrammarEnvironment(std::shared_ptr<const Tokenizer> tokenizer, size_t vocabulary_size,
-                                       std::span<const int32_t> eos)
+GrammarEnvironment::GrammarEnvironment(std::shared_ptr<const Tokenizer> tokenizer, size_t vocabulary_size, std::span<const int32_t> eos)
     : impl_(std::make_unique<Impl>()) {
   impl_->vocabulary_size = vocabulary_size;
   vbt_text error{};
-  check(vbt_grammar_new(tokenizer->handle().tokenizer, vocabulary_size, eos.data(), eos.size(), &impl_->grammar, &error), error,
-        "grammar");
+  check(vbt_grammar_new(tokenizer->handle().tokenizer, vocabulary_size, eos.data(), eos.size(), &impl_->grammar, &error), error, "grammar");
 }
 
 GrammarEnvironment::~GrammarEnvironment() = default;
@@ -40,8 +38,8 @@ Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 
 void Matcher::allowed(std::span<uint32_t> bit_mask) {
   if (bit_mask.size() != impl_->words) {
-    throw Error(Code::internal, "mask has " + std::to_string(bit_mask.size()) + " words, the vocabulary needs " + std::to_string(impl_->words),
-                "grammar");
+    throw Error(Code::internal,
+                "mask has " + std::to_string(bit_mask.size()) + " words, the vocabulary needs " + std::to_string(impl_->words), "grammar");
   }
   vbt_text error{};
   check(vbt_matcher_allowed(impl_->matcher, bit_mask.data(), bit_mask.size(), &error), error, "grammar");

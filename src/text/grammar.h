@@ -33,9 +33,9 @@ class Matcher {
   ~Matcher();
   Matcher(Matcher&&) noexcept;
   Matcher& operator=(Matcher&&) noexcept;
-  void allowed(std::span<uint32_t> bit_mask);    // bit i set: token i may come next; (vocabulary_size + 31) / 32 words
-  void accept(int32_t id);                       // throws invalid_argument if it was not allowed
-  bool finished() const;                         // only an end token may come
+  void allowed(std::span<uint32_t> bit_mask);  // bit i set: token i may come next; (vocabulary_size + 31) / 32 words
+  void accept(int32_t id);                     // throws invalid_argument if it was not allowed
+  bool finished() const;                       // only an end token may come
 
  private:
   struct Impl;

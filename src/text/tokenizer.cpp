@@ -32,13 +32,21 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_gguf(const GgufVocabulary& voca
   const std::vector<vbt_view> tokens = views_of(vocabulary.tokens);
   const std::vector<vbt_view> merges = views_of(vocabulary.merges);
   const vbt_gguf gguf{
-      .model = view_of(vocabulary.model), .pre = view_of(vocabulary.pre),
-      .tokens = tokens.data(), .token_count = tokens.size(),
-      .token_types = vocabulary.token_types.data(), .token_type_count = vocabulary.token_types.size(),
-      .merges = merges.data(), .merge_count = merges.size(),
-      .scores = vocabulary.scores.data(), .score_count = vocabulary.scores.size(),
-      .bos = vocabulary.bos.value_or(-1), .eos = vocabulary.eos.value_or(-1), .unknown = vocabulary.unknown.value_or(-1),
-      .add_bos = flag_of(vocabulary.add_bos), .add_eos = flag_of(vocabulary.add_eos),
+      .model = view_of(vocabulary.model),
+      .pre = view_of(vocabulary.pre),
+      .tokens = tokens.data(),
+      .token_count = tokens.size(),
+      .token_types = vocabulary.token_types.data(),
+      .token_type_count = vocabulary.token_types.size(),
+      .merges = merges.data(),
+      .merge_count = merges.size(),
+      .scores = vocabulary.scores.data(),
+      .score_count = vocabulary.scores.size(),
+      .bos = vocabulary.bos.value_or(-1),
+      .eos = vocabulary.eos.value_or(-1),
+      .unknown = vocabulary.unknown.value_or(-1),
+      .add_bos = flag_of(vocabulary.add_bos),
+      .add_eos = flag_of(vocabulary.add_eos),
       .add_space_prefix = flag_of(vocabulary.add_space_prefix),
   };
   vbt_tokenizer* tokenizer = nullptr;
@@ -50,8 +58,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_gguf(const GgufVocabulary& voca
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   vbt_ids ids{};
   vbt_text error{};
-  check(vbt_tokenizer_encode(handle_->tokenizer, view_of(text), options.add_special, options.parse_special, &ids, &error), error,
-        kWhere);
+  check(vbt_tokenizer_encode(handle_->tokenizer, view_of(text), options.add_special, options.parse_special, &ids, &error), error, kWhere);
   std::vector<int32_t> copy(ids.data, ids.data + ids.size);
   vbt_ids_free(ids);
   return copy;

@@ -17,11 +17,11 @@ namespace verbund::text {
 
 // What GGUF metadata `tokenizer.ggml.*` says (docs: reference models.md section 3.6), as plain data.
 struct GgufVocabulary {
-  std::string model;                     // "gpt2" (byte-level BPE), "llama" (SentencePiece BPE by scores)
-  std::string pre;                       // "smollm", "llama-bpe", "qwen2", ...
+  std::string model;  // "gpt2" (byte-level BPE), "llama" (SentencePiece BPE by scores)
+  std::string pre;    // "smollm", "llama-bpe", "qwen2", ...
   std::vector<std::string> tokens;
-  std::vector<int32_t> token_types;      // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
-  std::vector<std::string> merges;       // "left right"
+  std::vector<int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;   // "left right"
   std::vector<float> scores;
   std::optional<int32_t> bos, eos, unknown;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
@@ -35,7 +35,7 @@ class Tokenizer {
   ~Tokenizer();
 
   struct EncodeOptions {
-    bool add_special = true;       // what the post-processor adds (bos, ...)
+    bool add_special = true;  // what the post-processor adds (bos, ...)
     // Text of special tokens becomes their ids. False is for text from outside: it is ordinary text, and so is the text of added
     // tokens that steer a conversation without being flagged as special (<think>, <tool_call>, <|...|>).
     bool parse_special = true;
@@ -43,13 +43,13 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  size_t size() const;                                        // ids below this have a token
+  size_t size() const;  // ids below this have a token
   std::optional<int32_t> id_of(std::string_view token) const;
-  std::string token_of(int32_t id) const;                     // as in the vocabulary; empty if there is none
+  std::string token_of(int32_t id) const;  // as in the vocabulary; empty if there is none
   bool is_special(int32_t id) const;
-  uint64_t bytes_estimate() const;                            // memory held, for the accountant
+  uint64_t bytes_estimate() const;  // memory held, for the accountant
 
-  struct Handle;                                              // the Rust object
+  struct Handle;  // the Rust object
   const Handle& handle() const { return *handle_; }
 
  private:
@@ -65,8 +65,8 @@ class Detokenizer {
   ~Detokenizer();
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;
-  std::string push(int32_t id);     // text that is certain now; may be empty
-  std::string finish();             // the rest (incomplete characters as U+FFFD); the next push begins a new text
+  std::string push(int32_t id);  // text that is certain now; may be empty
+  std::string finish();          // the rest (incomplete characters as U+FFFD); the next push begins a new text
 
  private:
   struct State;

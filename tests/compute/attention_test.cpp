@@ -9,9 +9,9 @@ namespace verbund::compute::testing {
 namespace {
 
 struct Layout {
-  std::vector<size_t> chunks;      // tokens of each step; the last may be shorter
+  std::vector<size_t> chunks;  // tokens of each step; the last may be shorter
   bool shuffled_blocks = false;
-  bool together = true;            // all sequences in one step, or one after another
+  bool together = true;  // all sequences in one step, or one after another
 };
 
 RopeTable rope_table(const AttentionCase& c, size_t positions) {
@@ -20,7 +20,8 @@ RopeTable rope_table(const AttentionCase& c, size_t positions) {
   for (size_t p = 0; p < positions; ++p)
     for (size_t i = 0; i < c.pairs; ++i) {
       double sin = 0, cos = 0;
-      exact_sincos(static_cast<double>(p) * exact_pow(10000.0, -2.0 * static_cast<double>(i) / (2.0 * static_cast<double>(c.pairs))), sin, cos);
+      exact_sincos(static_cast<double>(p) * exact_pow(10000.0, -2.0 * static_cast<double>(i) / (2.0 * static_cast<double>(c.pairs))), sin,
+                   cos);
       table.cos.push_back(static_cast<float>(cos));
       table.sin.push_back(static_cast<float>(sin));
     }
@@ -82,7 +83,8 @@ std::vector<std::vector<float>> run(Backend& backend, const Scene& s, const Layo
     for (size_t i : members) {
       const size_t n = std::min(chunk, s.lengths[i] - done[i]);
       if (n == 0) continue;
-      segments.push_back({rows, static_cast<uint32_t>(n), static_cast<uint32_t>(done[i]), std::span(ids).subspan(i * per_sequence, per_sequence)});
+      segments.push_back(
+          {rows, static_cast<uint32_t>(n), static_cast<uint32_t>(done[i]), std::span(ids).subspan(i * per_sequence, per_sequence)});
       x.insert(x.end(), s.qkv[i].begin() + done[i] * s.cols, s.qkv[i].begin() + (done[i] + n) * s.cols);
       rows += static_cast<uint32_t>(n);
     }
@@ -101,7 +103,8 @@ std::vector<std::vector<float>> run(Backend& backend, const Scene& s, const Layo
   std::iota(all.begin(), all.end(), 0u);
   for (size_t turn = 0; !std::equal(done.begin(), done.end(), s.lengths.begin()); ++turn) {
     const size_t chunk = layout.chunks[std::min(turn, layout.chunks.size() - 1)];
-    if (layout.together) step(all, chunk);
+    if (layout.together)
+      step(all, chunk);
     else
       for (size_t i : all) step({i}, chunk);
   }
@@ -173,9 +176,11 @@ TEST_P(Attention, HasTheSameBitsHoweverItIsRun) {
   for (const std::string& isa : native_isas())
     for (unsigned threads : {1u, 3u}) {
       const auto backend = make_native_backend(isa, threads);
-      for (const Layout& layout : {Layout{{1000}}, Layout{{1}}, Layout{{7}, true, false}, Layout{{31, 2, 64}, true}, Layout{{32}, false, false}, Layout{{33, 1, 5}}}) {
+      for (const Layout& layout : {Layout{{1000}}, Layout{{1}}, Layout{{7}, true, false}, Layout{{31, 2, 64}, true},
+                                   Layout{{32}, false, false}, Layout{{33, 1, 5}}}) {
         const auto y = run(*backend, s, layout);
-        for (size_t i = 0; i < y.size(); ++i) ASSERT_TRUE(same_bits(y[i], expected[i])) << isa << ", sequence " << i << ", first chunk " << layout.chunks[0];
+        for (size_t i = 0; i < y.size(); ++i)
+          ASSERT_TRUE(same_bits(y[i], expected[i])) << isa << ", sequence " << i << ", first chunk " << layout.chunks[0];
       }
     }
 }
@@ -211,8 +216,8 @@ TEST(AttentionErrors, ShapesAreChecked) {
     backend->attention(x, *cache, params, {&segment, 1});
   };
   EXPECT_NO_THROW(attend(62, blocks));
-  EXPECT_THROW(attend(63, blocks), Error);        // one position past the blocks
-  EXPECT_THROW(attend(40, wrong), Error);         // no such block
+  EXPECT_THROW(attend(63, blocks), Error);  // one position past the blocks
+  EXPECT_THROW(attend(40, wrong), Error);   // no such block
   params.head_dim = 16;
   EXPECT_THROW(attend(0, blocks), Error);
 }

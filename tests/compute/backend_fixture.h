@@ -31,7 +31,9 @@ inline ::testing::AssertionResult same_bits(const std::vector<float>& a, const s
   return ::testing::AssertionSuccess();
 }
 
-inline std::vector<float> slice(const std::vector<float>& v, size_t begin, size_t count) { return {v.begin() + begin, v.begin() + begin + count}; }
+inline std::vector<float> slice(const std::vector<float>& v, size_t begin, size_t count) {
+  return {v.begin() + begin, v.begin() + begin + count};
+}
 
 // sum + poison of a row-parallel product, through the public way: added to zeros.
 inline std::vector<float> reduced(Backend& backend, const Partial& partial) {

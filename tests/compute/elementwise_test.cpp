@@ -43,7 +43,8 @@ TEST(Gated, IsCloseAndTheSameEverywhere) {
         for (size_t r = 0; r < 2; ++r)
           for (size_t i = 0; i < n; ++i) {
             const double g = x[r * 2 * n + i], up = x[r * 2 * n + n + i];
-            const double act = activation == Activation::silu ? g / (1 + std::exp(-g)) : 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+            const double act = activation == Activation::silu ? g / (1 + std::exp(-g))
+                                                              : 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
             ASSERT_NEAR(y[r * n + i], act * up, 2e-6 * std::fabs(g * up) + 1e-9) << isa << " gate " << g;
           }
       }
@@ -69,7 +70,8 @@ TEST(Residual, AddsTheReducedSumThenTheBias) {
   for (const std::string& isa : native_isas()) {
     const auto backend = make_native_backend(isa, 1);
     const auto x = random_values(2 * 21, 1), b = random_values(21, 2);
-    const auto y = host(*backend, backend->add_reduced(backend->from_host(2, 21, x), backend->zero_partial(2, 21), backend->load_vector(b).get(), *solo, soon()));
+    const auto y = host(*backend, backend->add_reduced(backend->from_host(2, 21, x), backend->zero_partial(2, 21),
+                                                       backend->load_vector(b).get(), *solo, soon()));
     for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], x[i] + b[i % 21]);
   }
 }
@@ -91,7 +93,7 @@ TEST(Shapes, AreChecked) {
   const auto w = backend->load(source, {&part, 1}, 0);
   EXPECT_THROW(backend->linear(backend->from_host(1, 9, std::vector<float>(9)), *w, nullptr), Error);
   EXPECT_THROW(backend->linear(x, *w, short_vector.get()), Error);
-  EXPECT_THROW(backend->linear_partial(x, *w), Error);        // loaded for column-parallel use
+  EXPECT_THROW(backend->linear_partial(x, *w), Error);  // loaded for column-parallel use
 }
 
 }  // namespace

@@ -30,9 +30,7 @@ TEST(Isa, AnUnknownOneIsRefusedWithTheChoices) {
   try {
     make_native_backend("neon", 1);
     FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), Code::unimplemented);
-  }
+  } catch (const Error& e) { EXPECT_EQ(e.code(), Code::unimplemented); }
 #endif
   EXPECT_THROW(make_native_backend("auto", 0), Error);
 }

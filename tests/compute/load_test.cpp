@@ -8,7 +8,8 @@ namespace {
 std::vector<float> stacked(const std::vector<std::vector<float>>& parts, size_t rows) {
   std::vector<float> y;
   for (size_t r = 0; r < rows; ++r)
-    for (const auto& part : parts) y.insert(y.end(), part.begin() + r * (part.size() / rows), part.begin() + (r + 1) * (part.size() / rows));
+    for (const auto& part : parts)
+      y.insert(y.end(), part.begin() + r * (part.size() / rows), part.begin() + (r + 1) * (part.size() / rows));
   return y;
 }
 
@@ -19,7 +20,8 @@ TEST(Load, StackedPartsAreAsIfAlone) {
   source.add("k", random_matrix(affine(4, 32), 30, 256, 2));
   source.add("v", random_matrix(symmetric(6, 16, 32, DType::f32), 30, 256, 3));
   source.add("g", random_matrix(dense(DType::bf16), 9, 256, 4));
-  const std::vector<WeightPart> parts{{"q", {7, 90}, {64, 256}}, {"k", {0, 30}, {64, 256}}, {"q", {5, 5}, {64, 256}}, {"v", {3, 20}, {64, 256}}, {"g", {0, 9}, {64, 256}}};
+  const std::vector<WeightPart> parts{
+      {"q", {7, 90}, {64, 256}}, {"k", {0, 30}, {64, 256}}, {"q", {5, 5}, {64, 256}}, {"v", {3, 20}, {64, 256}}, {"g", {0, 9}, {64, 256}}};
   const auto x = random_values(3 * 192, 5);
   for (const std::string& isa : native_isas())
     for (unsigned threads : {1u, 3u}) {
@@ -62,18 +64,16 @@ TEST(Load, WrongRangesAreErrors) {
   const auto code = [&](const std::vector<WeightPart>& parts, size_t unit) {
     try {
       backend->load(source, parts, unit);
-    } catch (const Error& e) {
-      return std::string(to_string(e.code()));
-    }
+    } catch (const Error& e) { return std::string(to_string(e.code())); }
     return std::string("loaded");
   };
   EXPECT_EQ(code({{"w", {0, 8}, {64, 256}}}, 64), "loaded");
   EXPECT_EQ(code({{"absent", {0, 8}, {0, 256}}}, 0), "not_found");
   EXPECT_EQ(code({{"w", {0, 9}, {0, 256}}}, 0), "invalid_argument");
   EXPECT_EQ(code({{"w", {0, 8}, {0, 288}}}, 0), "invalid_argument");
-  EXPECT_EQ(code({{"w", {0, 8}, {0, 96}}}, 0), "invalid_argument");                                 // inside a group
-  EXPECT_EQ(code({{"w", {0, 8}, {0, 256}}}, 96), "invalid_argument");                              // units cut groups
-  EXPECT_EQ(code({{"w", {0, 8}, {64, 256}}}, 128), "invalid_argument");                            // begins inside a unit
+  EXPECT_EQ(code({{"w", {0, 8}, {0, 96}}}, 0), "invalid_argument");      // inside a group
+  EXPECT_EQ(code({{"w", {0, 8}, {0, 256}}}, 96), "invalid_argument");    // units cut groups
+  EXPECT_EQ(code({{"w", {0, 8}, {64, 256}}}, 128), "invalid_argument");  // begins inside a unit
   EXPECT_EQ(code({{"w", {0, 8}, {0, 256}}, {"narrow", {0, 8}, {0, 128}}}, 0), "invalid_argument");
 }
 
@@ -90,7 +90,8 @@ TEST(Memory, StepsStayBelowTheirEstimate) {
     const WeightPart part{name, {0, rows}, {0, cols}};
     return backend.load(source, {&part, 1}, unit);
   };
-  const auto w_qkv = load("qkv", qkv, hidden, 0), w_o = load("o", hidden, hidden, 192), w_gate_up = load("gate_up", 2 * mlp, hidden, 0), w_down = load("down", hidden, mlp, 192);
+  const auto w_qkv = load("qkv", qkv, hidden, 0), w_o = load("o", hidden, hidden, 192), w_gate_up = load("gate_up", 2 * mlp, hidden, 0),
+             w_down = load("down", hidden, mlp, 192);
   const auto norm = backend.load_vector(random_values(hidden, 5));
   const auto cache = backend.make_kv_cache({1, 3, 64, 20, KvType::f16});
   const auto solo = mesh::make_solo_mesh();
@@ -109,7 +110,8 @@ TEST(Memory, StepsStayBelowTheirEstimate) {
     Tensor h = backend.from_host(rows, hidden, random_values(rows * hidden, 6));
     const Segment segment{0, rows, 0, blocks};
     for (int layer = 0; layer < 2; ++layer) {
-      Tensor attended = backend.attention(backend.linear(backend.rms_norm(h, *norm, 1e-5f), *w_qkv, nullptr), *cache, params, {&segment, 1});
+      Tensor attended =
+          backend.attention(backend.linear(backend.rms_norm(h, *norm, 1e-5f), *w_qkv, nullptr), *cache, params, {&segment, 1});
       h = backend.add_reduced(h, backend.linear_partial(attended, *w_o), nullptr, *solo, soon());
       Tensor gate_up = backend.linear(backend.rms_norm(h, *norm, 1e-5f), *w_gate_up, nullptr);
       h = backend.add_reduced(h, backend.linear_partial(backend.gated(gate_up, Activation::silu), *w_down), nullptr, *solo, soon());
@@ -118,7 +120,7 @@ TEST(Memory, StepsStayBelowTheirEstimate) {
   }
   const uint64_t announced = backend.step_bytes(512, 3 * hidden + 3 * mlp + 2 * hidden, 2 * mlp);
   EXPECT_LE(backend.step_bytes_peak(), announced);
-  EXPECT_GE(backend.step_bytes_peak(), announced / 3);      // and the estimate is no fantasy
+  EXPECT_GE(backend.step_bytes_peak(), announced / 3);  // and the estimate is no fantasy
 }
 
 }  // namespace

@@ -21,15 +21,19 @@ using formats::WeightMatrix;
 
 inline WeightFormat dense(DType type) { return {Coding::dense, type, 0, 0, {}}; }
 inline WeightFormat affine(int bits, int group, DType scales = DType::f16) { return {Coding::affine, scales, bits, group, {}}; }
-inline WeightFormat symmetric(int bits, int group, int zero, DType scales = DType::f16) { return {Coding::affine, scales, bits, group, zero}; }
+inline WeightFormat symmetric(int bits, int group, int zero, DType scales = DType::f16) {
+  return {Coding::affine, scales, bits, group, zero};
+}
 inline WeightFormat mxfp4() { return {Coding::mxfp4, DType::f32, 4, 32, {}}; }
 
 inline void put(std::byte* at, DType type, float v) {
   uint32_t bits;
   std::memcpy(&bits, &v, 4);
   const uint16_t half = type == DType::f16 ? formats::f32_to_f16(v) : static_cast<uint16_t>(bits >> 16);
-  if (type == DType::f32) std::memcpy(at, &v, 4);
-  else std::memcpy(at, &half, 2);
+  if (type == DType::f32)
+    std::memcpy(at, &v, 4);
+  else
+    std::memcpy(at, &half, 2);
 }
 
 // Values of about unit variance over sqrt(cols), like a trained matrix.
@@ -91,7 +95,8 @@ class MemorySource : public formats::TensorSource {
     const size_t begin = dense ? cols.begin * formats::size_of(m.format.dtype) : cols.begin * static_cast<size_t>(m.format.bits) / 8;
     copy(m.codes, m.format.code_row_bytes(m.cols), begin, rows, into.codes);
     if (dense) return;
-    const size_t group = static_cast<size_t>(m.format.group), element = m.format.coding == Coding::mxfp4 ? 1 : formats::size_of(m.format.dtype);
+    const size_t group = static_cast<size_t>(m.format.group),
+                 element = m.format.coding == Coding::mxfp4 ? 1 : formats::size_of(m.format.dtype);
     copy(m.scales, m.cols / group * element, cols.begin / group * element, rows, into.scales);
     copy(m.biases, m.cols / group * element, cols.begin / group * element, rows, into.biases);
   }

@@ -32,8 +32,8 @@ TEST(ExpF32, HasItsEnds) {
 TEST(Fixed, RoundsToNearestEven) {
   bool poisoned = false;
   EXPECT_EQ(to_fixed(1.0f, poisoned), int64_t{1} << 30);
-  EXPECT_EQ(to_fixed(0x1p-31f, poisoned), 0);              // half: to even
-  EXPECT_EQ(to_fixed(0x1.8p-30f, poisoned), 2);            // one and a half: to even
+  EXPECT_EQ(to_fixed(0x1p-31f, poisoned), 0);    // half: to even
+  EXPECT_EQ(to_fixed(0x1.8p-30f, poisoned), 2);  // one and a half: to even
   EXPECT_EQ(to_fixed(-0x1.8p-30f, poisoned), -2);
   EXPECT_EQ(to_fixed(0x1.000002p-31f, poisoned), 1);
   EXPECT_EQ(to_fixed(-1048576.0f, poisoned), -(int64_t{1} << 50));

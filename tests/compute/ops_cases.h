@@ -13,18 +13,30 @@ struct ProductCase {
   std::string name;
   WeightFormat format;
   size_t rows, out, cols;
-  size_t unit;              // of the row-parallel form
+  size_t unit;  // of the row-parallel form
 };
 
 // Every form, with outputs that fill no block, a single output, and columns that fill no register.
 inline std::vector<ProductCase> product_cases() {
-  const std::vector<std::pair<std::string, WeightFormat>> forms{
-      {"f32", dense(DType::f32)}, {"f16", dense(DType::f16)}, {"bf16", dense(DType::bf16)},
-      {"affine4_g32_f16", affine(4, 32)}, {"affine4_g64_bf16", affine(4, 64, DType::bf16)}, {"affine4_g128_f32", affine(4, 128, DType::f32)},
-      {"affine2_g64", affine(2, 64)}, {"affine3_g32", affine(3, 32, DType::bf16)}, {"affine5_g32", affine(5, 32)}, {"affine6_g64", affine(6, 64)},
-      {"affine8_g32", affine(8, 32)}, {"affine8_g128_bf16", affine(8, 128, DType::bf16)}, {"affine2_g16_f32", affine(2, 16, DType::f32)},
-      {"q4_0", symmetric(4, 32, 8)}, {"q5_0", symmetric(5, 32, 16)}, {"q8_0", symmetric(8, 32, 128)}, {"q3_k", symmetric(3, 16, 4, DType::f32)},
-      {"q6_k", symmetric(6, 16, 32, DType::f32)}, {"mxfp4", mxfp4()}};
+  const std::vector<std::pair<std::string, WeightFormat>> forms{{"f32", dense(DType::f32)},
+                                                                {"f16", dense(DType::f16)},
+                                                                {"bf16", dense(DType::bf16)},
+                                                                {"affine4_g32_f16", affine(4, 32)},
+                                                                {"affine4_g64_bf16", affine(4, 64, DType::bf16)},
+                                                                {"affine4_g128_f32", affine(4, 128, DType::f32)},
+                                                                {"affine2_g64", affine(2, 64)},
+                                                                {"affine3_g32", affine(3, 32, DType::bf16)},
+                                                                {"affine5_g32", affine(5, 32)},
+                                                                {"affine6_g64", affine(6, 64)},
+                                                                {"affine8_g32", affine(8, 32)},
+                                                                {"affine8_g128_bf16", affine(8, 128, DType::bf16)},
+                                                                {"affine2_g16_f32", affine(2, 16, DType::f32)},
+                                                                {"q4_0", symmetric(4, 32, 8)},
+                                                                {"q5_0", symmetric(5, 32, 16)},
+                                                                {"q8_0", symmetric(8, 32, 128)},
+                                                                {"q3_k", symmetric(3, 16, 4, DType::f32)},
+                                                                {"q6_k", symmetric(6, 16, 32, DType::f32)},
+                                                                {"mxfp4", mxfp4()}};
   std::vector<ProductCase> cases;
   for (const auto& [name, format] : forms) {
     cases.push_back({name, format, 5, 37, 384, 128});

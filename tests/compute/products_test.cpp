@@ -83,10 +83,12 @@ float contract_product(const WeightMatrix& m, size_t output, const float* x, Ran
       sum += q[k];
     }
     const size_t at = output * (m.cols / group) + g, element = mx ? 1 : formats::size_of(m.format.dtype);
-    const float scale = mx ? std::ldexp(1.0f, static_cast<int>(m.scales[at]) - 128) : formats::to_f32(m.scales.data() + at * element, m.format.dtype);
+    const float scale =
+        mx ? std::ldexp(1.0f, static_cast<int>(m.scales[at]) - 128) : formats::to_f32(m.scales.data() + at * element, m.format.dtype);
     const float factor = s[g * group / block];
     acc = std::fma(scale * factor, static_cast<float>(d), acc);
-    if (!m.biases.empty()) acc = std::fma(formats::to_f32(m.biases.data() + at * element, m.format.dtype), factor * static_cast<float>(sum), acc);
+    if (!m.biases.empty())
+      acc = std::fma(formats::to_f32(m.biases.data() + at * element, m.format.dtype), factor * static_cast<float>(sum), acc);
   }
   return acc;
 }
@@ -101,8 +103,10 @@ TEST_P(Product, IsCloseToTheExactProduct) {
   for (const std::string& isa : native_isas()) {
     const auto backend = make_native_backend(isa, 1);
     for (const auto& y : {linear(*backend, made, c), partial(*backend, made, c)}) {
-      if (c.format.coding == Coding::dense) EXPECT_LT(relative_error(y, exact), 1e-6) << isa;
-      else EXPECT_GT(cosine(y, exact), 0.9999) << isa;
+      if (c.format.coding == Coding::dense)
+        EXPECT_LT(relative_error(y, exact), 1e-6) << isa;
+      else
+        EXPECT_GT(cosine(y, exact), 0.9999) << isa;
     }
   }
 }
@@ -118,7 +122,8 @@ TEST_P(Product, FollowsTheContract) {
       expected.push_back(contract_product(made.source.matrix("w"), o, x, {0, c.cols}));
       int64_t sum = 0;
       bool poisoned = false;
-      for (size_t k = 0; k < c.cols; k += c.unit) sum += to_fixed(contract_product(made.source.matrix("w"), o, x, {k, k + c.unit}), poisoned);
+      for (size_t k = 0; k < c.cols; k += c.unit)
+        sum += to_fixed(contract_product(made.source.matrix("w"), o, x, {k, k + c.unit}), poisoned);
       expected_partial.push_back(from_fixed(sum));
     }
   const auto backend = make_native_backend("scalar", 1);
@@ -131,7 +136,8 @@ TEST_P(Product, HasTheSameBitsOnEveryInstructionSetAndThreadCount) {
   const Made made = make(c, 3);
   const auto reference = make_native_backend("scalar", 1);
   const auto bias_of = [&](Backend& b) { return b.load_vector(random_values(c.out, 4)); };
-  const auto plain = linear(*reference, made, c), biased = linear(*reference, made, c, bias_of(*reference).get()), sums = partial(*reference, made, c);
+  const auto plain = linear(*reference, made, c), biased = linear(*reference, made, c, bias_of(*reference).get()),
+             sums = partial(*reference, made, c);
   for (const std::string& isa : native_isas())
     for (unsigned threads : {1u, 2u, 3u}) {
       const auto backend = make_native_backend(isa, threads);
@@ -165,7 +171,7 @@ TEST_P(Product, EmbedsTheRowsOfTheTable) {
   for (size_t i = 0; i < ids.size(); ++i) {
     std::fill(row.begin(), row.end(), 0.0f);
     if (ids[i] >= 100 && ids[i] <= last) formats::dequantise_row(made.source.matrix("w"), static_cast<size_t>(ids[i] - 100), row.data());
-    for (size_t k = 0; k < c.cols; ++k) ASSERT_EQ(y[i * c.cols + k], row[k]) << i << " " << k;   // == : mxfp4 has a -0
+    for (size_t k = 0; k < c.cols; ++k) ASSERT_EQ(y[i * c.cols + k], row[k]) << i << " " << k;  // == : mxfp4 has a -0
   }
 }
 
@@ -188,7 +194,8 @@ TEST(ProductBatch, RowsAreAsIfAlone) {
       for (size_t rows = 1; rows <= c.rows; ++rows) {
         const Tensor x = backend->from_host(rows, c.cols, slice(made.x, 0, rows * c.cols));
         ASSERT_TRUE(same_bits(host(*backend, backend->linear(x, *w, nullptr)), slice(alone, 0, rows * c.out))) << isa << " " << rows;
-        ASSERT_TRUE(same_bits(reduced(*backend, backend->linear_partial(x, *w_units)), slice(alone_sums, 0, rows * c.out))) << isa << " " << rows;
+        ASSERT_TRUE(same_bits(reduced(*backend, backend->linear_partial(x, *w_units)), slice(alone_sums, 0, rows * c.out)))
+            << isa << " " << rows;
       }
     }
   }

@@ -33,9 +33,7 @@ inline void run_ranks(int size, const std::function<void(int rank, mesh::Mesh& m
         const auto mesh = mesh::connect_mesh(configs[i], *listeners[i], endpoints, soon());
         f(r, *mesh);
         mesh->barrier(soon());
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
+      } catch (...) { failures[i] = std::current_exception(); }
     });
   for (std::thread& t : threads) t.join();
   for (const std::exception_ptr& failure : failures)

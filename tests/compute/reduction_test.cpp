@@ -7,7 +7,7 @@
 namespace verbund::compute::testing {
 namespace {
 
-constexpr size_t kUnit = 64, kCols = 11 * kUnit - 32, kOut = 45, kRows = 3;      // the last unit is short
+constexpr size_t kUnit = 64, kCols = 11 * kUnit - 32, kOut = 45, kRows = 3;  // the last unit is short
 
 std::vector<float> columns(const std::vector<float>& x, Range cols) {
   std::vector<float> part;
@@ -40,7 +40,8 @@ TEST(Reduction, AnySplitGivesTheBitsOfTheWhole) {
         const auto backend = make_native_backend(isas[i % isas.size()], 1 + i % 2);
         const Range mine{cuts[i] * kUnit, std::min(cuts[i + 1] * kUnit, kCols)};
         const Partial partial = mine.empty() ? backend->zero_partial(kRows, kOut) : part_of(*backend, source, x, mine);
-        const Tensor y = backend->add_reduced(backend->from_host(kRows, kOut, residual), partial, backend->load_vector(bias).get(), mesh, soon());
+        const Tensor y =
+            backend->add_reduced(backend->from_host(kRows, kOut, residual), partial, backend->load_vector(bias).get(), mesh, soon());
         EXPECT_TRUE(same_bits(host(*backend, y), whole)) << format.name() << " rank " << rank;
       });
     }
@@ -72,7 +73,7 @@ TEST(Reduction, ValuesOutOfRangeNameTheirRowsOnEveryRank) {
     for (const float bad : {std::nanf(""), INFINITY, -INFINITY, 1e9f})
       for (const std::string& isa : native_isas()) {
         std::vector<float> x = random_values(kRows * kCols, 2);
-        x[1 * kCols + 70] = bad;      // row 1, in the part of rank 0
+        x[1 * kCols + 70] = bad;  // row 1, in the part of rank 0
         run_ranks(2, [&](int rank, mesh::Mesh& mesh) {
           const auto backend = make_native_backend(isa, 1);
           const Partial partial = part_of(*backend, source, x, rank == 0 ? Range{0, 128} : Range{128, kCols});
@@ -104,8 +105,10 @@ TEST(Reduction, TheRangeEndsAtTwoToTheTwenty) {
       const auto w = backend->load(source, {&part, 1}, 1);
       const Partial partial = backend->linear_partial(backend->from_host(1, 1, std::vector<float>{1.0f}), *w);
       const Tensor zero = backend->from_host(1, 1, std::vector<float>{0.0f});
-      if (std::fabs(edge) <= kFixedMax) EXPECT_EQ(host(*backend, backend->add_reduced(zero, partial, nullptr, *solo, soon()))[0], edge);
-      else EXPECT_THROW(backend->add_reduced(zero, partial, nullptr, *solo, soon()), Error);
+      if (std::fabs(edge) <= kFixedMax)
+        EXPECT_EQ(host(*backend, backend->add_reduced(zero, partial, nullptr, *solo, soon()))[0], edge);
+      else
+        EXPECT_THROW(backend->add_reduced(zero, partial, nullptr, *solo, soon()), Error);
     }
   }
 }

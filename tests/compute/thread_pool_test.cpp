@@ -25,7 +25,7 @@ TEST(ThreadPool, RunsEachTaskOnce) {
 TEST(ThreadPool, WorkersWakeUpAgainAfterSleeping) {
   ThreadPool pool(4);
   for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));      // longer than workers spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than workers spin
     std::atomic<int> sum{0};
     pool.parallel_for(100, [&](size_t i) { sum += static_cast<int>(i); });
     EXPECT_EQ(sum, 4950);
@@ -35,7 +35,11 @@ TEST(ThreadPool, WorkersWakeUpAgainAfterSleeping) {
 TEST(ThreadPool, ThrowsTheFirstFailureAndGoesOn) {
   for (const unsigned threads : {1u, 4u}) {
     ThreadPool pool(threads);
-    EXPECT_THROW(pool.parallel_for(50, [](size_t i) { if (i == 20) throw std::runtime_error("task 20"); }), std::runtime_error);
+    EXPECT_THROW(pool.parallel_for(50,
+                                   [](size_t i) {
+                                     if (i == 20) throw std::runtime_error("task 20");
+                                   }),
+                 std::runtime_error);
     std::atomic<int> runs{0};
     pool.parallel_for(50, [&](size_t) { ++runs; });
     EXPECT_EQ(runs, 50);

@@ -68,7 +68,7 @@ TEST(KvBlocks, PrefixIsFoundAndShared) {
   expect_stats(kv, 5, 3, 0);
   kv.release(cached.blocks);
   expect_stats(kv, 5, 0, 3);
-  EXPECT_EQ(kv.stats().prefix_queries, 3u);         // fill() shared an empty prefix
+  EXPECT_EQ(kv.stats().prefix_queries, 3u);  // fill() shared an empty prefix
   EXPECT_EQ(kv.stats().prefix_hit_blocks, 6u);
 }
 
@@ -78,8 +78,8 @@ TEST(KvBlocks, PrefixEndsAtTheFirstDifference) {
   Tokens edited = sequence(96);
   edited[40] = 7777;
   EXPECT_EQ(kv.find_prefix(edited, 3).blocks.size(), 1u);
-  EXPECT_EQ(kv.find_prefix(sequence(96), 2).blocks.size(), 2u);   // as the caller limits it
-  EXPECT_EQ(kv.find_prefix(sequence(95), 9).blocks.size(), 2u);   // full blocks only
+  EXPECT_EQ(kv.find_prefix(sequence(96), 2).blocks.size(), 2u);  // as the caller limits it
+  EXPECT_EQ(kv.find_prefix(sequence(95), 9).blocks.size(), 2u);  // full blocks only
   // The same 32 tokens after another beginning are other content.
   const Tokens moved = sequence(64, 32);
   EXPECT_EQ(kv.find_prefix(moved, 2).blocks.size(), 0u);
@@ -104,14 +104,14 @@ TEST(KvBlocks, EqualContentIsKeptOnce) {
 
 TEST(KvBlocks, LeastRecentlyUsedGoesFirstAndTheEndBeforeTheBeginning) {
   BlockManager kv(4);
-  kv.release(fill(kv, sequence(64)));               // A: 2 blocks
-  kv.release(fill(kv, sequence(64, 1000)));         // B: 2 blocks
+  kv.release(fill(kv, sequence(64)));        // A: 2 blocks
+  kv.release(fill(kv, sequence(64, 1000)));  // B: 2 blocks
   const auto again = kv.find_prefix(sequence(64), 2);
-  kv.share(again);                                  // A is the younger one now
+  kv.share(again);  // A is the younger one now
   kv.release(again.blocks);
   const auto left = [&](int32_t first) { return kv.find_prefix(sequence(64, first), 2).blocks.size(); };
   std::vector<uint32_t> all;
-  const std::vector<std::pair<size_t, size_t>> expected{{2, 1}, {2, 0}, {1, 0}, {0, 0}};   // blocks left of A and B
+  const std::vector<std::pair<size_t, size_t>> expected{{2, 1}, {2, 0}, {1, 0}, {0, 0}};  // blocks left of A and B
   for (const auto& [a, b] : expected) {
     all.push_back(kv.allocate().value());
     EXPECT_EQ(left(0), a);
@@ -125,7 +125,7 @@ TEST(KvBlocks, LeastRecentlyUsedGoesFirstAndTheEndBeforeTheBeginning) {
 
 TEST(KvBlocks, AContentThatComesBackIsNotMistakenForOldChildren) {
   BlockManager kv(3);
-  kv.release(fill(kv, sequence(64)));               // blocks P, C
+  kv.release(fill(kv, sequence(64)));  // blocks P, C
   // Drop P and C, then compute P again: its chain id is new.
   std::vector<uint32_t> all;
   while (const auto block = kv.allocate()) all.push_back(*block);
@@ -150,7 +150,7 @@ TEST(KvBlocks, MemoryIsFlatOverRepeats) {
   }
   EXPECT_EQ(after->cached, 375u);
   EXPECT_EQ(after->evictions, 0u);
-  EXPECT_EQ(after->prefix_hit_blocks, 79u * 374);   // at least one token is computed again each time
+  EXPECT_EQ(after->prefix_hit_blocks, 79u * 374);  // at least one token is computed again each time
 }
 
 // Against a model that remembers what every block holds: whatever is found holds exactly the tokens asked for.
@@ -162,7 +162,7 @@ TEST(KvBlocks, RandomUseFindsOnlyTheTruth) {
     std::vector<uint32_t> blocks;
   };
   std::vector<Held> live;
-  std::map<uint32_t, Tokens> content;               // whole prefix up to the end of a full block
+  std::map<uint32_t, Tokens> content;  // whole prefix up to the end of a full block
   size_t hits = 0;
   for (int round = 0; round < 20000; ++round) {
     if (live.size() < 4 && random() % 2) {
@@ -183,9 +183,10 @@ TEST(KvBlocks, RandomUseFindsOnlyTheTruth) {
       live.push_back({tokens, blocks});
     } else if (!live.empty()) {
       const size_t i = random() % live.size();
-      for (size_t b = 0; b < live[i].blocks.size(); ++b)     // nobody else has written into what was held
+      for (size_t b = 0; b < live[i].blocks.size(); ++b)  // nobody else has written into what was held
         ASSERT_EQ(content.at(live[i].blocks[b]),
-                  Tokens(live[i].tokens.begin(), live[i].tokens.begin() + static_cast<ptrdiff_t>(std::min(live[i].tokens.size(), (b + 1) * kKvBlock))));
+                  Tokens(live[i].tokens.begin(),
+                         live[i].tokens.begin() + static_cast<ptrdiff_t>(std::min(live[i].tokens.size(), (b + 1) * kKvBlock))));
       kv.release(live[i].blocks);
       live.erase(live.begin() + static_cast<ptrdiff_t>(i));
     }

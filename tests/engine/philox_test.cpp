@@ -44,7 +44,7 @@ TEST(Philox, UniformIsUniform) {
   }
   double chi2 = 0;
   for (int n : bins) chi2 += (n - 2000.0) * (n - 2000.0) / 2000.0;
-  EXPECT_LT(chi2, 94.0);   // 49 degrees of freedom, p = 1e-4
+  EXPECT_LT(chi2, 94.0);  // 49 degrees of freedom, p = 1e-4
 }
 
 }  // namespace

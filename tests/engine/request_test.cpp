@@ -38,8 +38,14 @@ std::string refusal(const std::function<void(Request&)>& change) {
 
 TEST(Request, AcceptsWhatHasADefinedResult) {
   Request r = valid();
-  r.params = {.temperature = 0, .top_k = 10'000'000, .top_p = 0, .min_p = 1, .repetition_penalty = 0.5f, .frequency_penalty = -2,
-              .presence_penalty = 2, .logit_bias = {{0, -100.f}, {99, 100.f}}};
+  r.params = {.temperature = 0,
+              .top_k = 10'000'000,
+              .top_p = 0,
+              .min_p = 1,
+              .repetition_penalty = 0.5f,
+              .frequency_penalty = -2,
+              .presence_penalty = 2,
+              .logit_bias = {{0, -100.f}, {99, 100.f}}};
   r.stop = {"\n", "Ende"};
   r.max_tokens = 0;
   EXPECT_EQ(refusal(r), "accepted");
@@ -50,7 +56,8 @@ TEST(Request, NamesTheWrongField) {
   for (float t : {-1.f, nan, inf}) EXPECT_THAT(refusal([&](Request& r) { r.params.temperature = t; }), HasSubstr("temperature"));
   for (float p : {-0.1f, 2.f, nan}) EXPECT_THAT(refusal([&](Request& r) { r.params.top_p = p; }), HasSubstr("top_p"));
   for (float p : {-0.1f, 1.1f, nan}) EXPECT_THAT(refusal([&](Request& r) { r.params.min_p = p; }), HasSubstr("min_p"));
-  for (float p : {0.f, -1.f, nan, inf}) EXPECT_THAT(refusal([&](Request& r) { r.params.repetition_penalty = p; }), HasSubstr("repetition_penalty"));
+  for (float p : {0.f, -1.f, nan, inf})
+    EXPECT_THAT(refusal([&](Request& r) { r.params.repetition_penalty = p; }), HasSubstr("repetition_penalty"));
   for (float p : {nan, inf, -inf}) {
     EXPECT_THAT(refusal([&](Request& r) { r.params.frequency_penalty = p; }), HasSubstr("frequency_penalty"));
     EXPECT_THAT(refusal([&](Request& r) { r.params.presence_penalty = p; }), HasSubstr("presence_penalty"));

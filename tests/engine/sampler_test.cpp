@@ -72,7 +72,7 @@ TEST(Sampler, GreedyTakesTheLowestOfTies) {
   EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0), 11);
   row.assign(40, -0.0f);
   row[3] = 0.0f;
-  EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0), 0);     // -0 equals 0
+  EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0), 0);  // -0 equals 0
   row.assign(40, -1e30f);
   row[39] = -1;
   EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0), 39);
@@ -84,7 +84,7 @@ TEST(Sampler, PaddingRowsAndForbiddenTokensNeverCome) {
   row[36] = 100;
   row[34] = 50;
   EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0), 34);
-  row[36] = NAN;                                                    // not a token, not looked at
+  row[36] = NAN;  // not a token, not looked at
   const uint32_t only_two[] = {1u << 5 | 1u << 9, 0};
   EXPECT_EQ(sampler.sample(row, {.temperature = 0}, {}, 0, only_two), 5);
   std::set<int32_t> seen;
@@ -132,15 +132,15 @@ TEST(Sampler, PenaltiesAsDefined) {
     return sampler.sample(row, p, history, 0);
   };
   // Repetition: once per distinct token of prompt and output; divides above 0, multiplies below.
-  EXPECT_EQ(greedy({4, 0, 2.1f, 0}, {.repetition_penalty = 2}), 2);       // 4/2 once, not twice
+  EXPECT_EQ(greedy({4, 0, 2.1f, 0}, {.repetition_penalty = 2}), 2);  // 4/2 once, not twice
   EXPECT_EQ(greedy({4, 0, 1.9f, 0}, {.repetition_penalty = 2}), 0);
-  EXPECT_EQ(greedy({-1, -9, -1.9f, -9}, {.repetition_penalty = 2}), 2);   // -1*2
+  EXPECT_EQ(greedy({-1, -9, -1.9f, -9}, {.repetition_penalty = 2}), 2);  // -1*2
   EXPECT_EQ(greedy({-1, -9, -2.1f, -9}, {.repetition_penalty = 2}), 0);
   // Frequency and presence: output only.
   EXPECT_EQ(greedy({9, 0, 0, 0}, {.frequency_penalty = 5, .presence_penalty = 5}), 0);
-  EXPECT_EQ(greedy({0, 4, 2.1f, 0}, {.frequency_penalty = 1}), 2);        // 4 - 2*1
+  EXPECT_EQ(greedy({0, 4, 2.1f, 0}, {.frequency_penalty = 1}), 2);  // 4 - 2*1
   EXPECT_EQ(greedy({0, 4, 1.9f, 0}, {.frequency_penalty = 1}), 1);
-  EXPECT_EQ(greedy({0, 4, 2.9f, 0}, {.presence_penalty = 1}), 1);         // 4 - 1
+  EXPECT_EQ(greedy({0, 4, 2.9f, 0}, {.presence_penalty = 1}), 1);  // 4 - 1
   EXPECT_EQ(greedy({0, 4, 3.1f, 0}, {.presence_penalty = 1}), 2);
   // Bias comes before the repetition penalty: (4 + 4) / 2.
   EXPECT_EQ(greedy({4, 0, 4.1f, 0}, {.repetition_penalty = 2, .logit_bias = {{0, 4.f}}}), 2);
@@ -162,9 +162,12 @@ TEST(Sampler, AgreesWithTheSlowReference) {
   for (uint32_t round = 0; round < 4000; ++round) {
     Row row = random_row(kTokens + 20, round, pick(0.5f, 3.f, 10.f));
     if (round % 5 == 0)
-      for (float& l : row) l = std::round(l);        // many ties
-    SamplingParams p{.temperature = pick(0.f, 0.3f, 1.f, 2.f), .top_k = pick(0, 1, 7, 50, 299), .top_p = pick(1.f, 0.1f, 0.9f, 0.999f),
-                     .min_p = pick(0.f, 0.05f, 0.5f), .seed = round};
+      for (float& l : row) l = std::round(l);  // many ties
+    SamplingParams p{.temperature = pick(0.f, 0.3f, 1.f, 2.f),
+                     .top_k = pick(0, 1, 7, 50, 299),
+                     .top_p = pick(1.f, 0.1f, 0.9f, 0.999f),
+                     .min_p = pick(0.f, 0.05f, 0.5f),
+                     .seed = round};
     TokenHistory history;
     if (round % 3 == 0) {
       p.repetition_penalty = 1.3f, p.frequency_penalty = 0.4f, p.presence_penalty = -0.2f, p.logit_bias = {{3, 4.f}, {70, -100.f}};
@@ -186,7 +189,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   const Row row{std::log(1.f), std::log(2.f), std::log(7.f)};
   int counts[3] = {};
   for (uint64_t position = 0; position < 20000; ++position) ++counts[sampler.sample(row, {.temperature = 1, .seed = 77}, {}, position)];
-  EXPECT_NEAR(counts[0], 2000, 180);     // about four standard deviations
+  EXPECT_NEAR(counts[0], 2000, 180);  // about four standard deviations
   EXPECT_NEAR(counts[1], 4000, 230);
   EXPECT_NEAR(counts[2], 14000, 260);
 }
@@ -197,7 +200,7 @@ TEST(Sampler, DependsOnSeedPositionAndChoiceOnly) {
   const SamplingParams p{.temperature = 1, .seed = 123};
   std::vector<int32_t> first;
   for (uint64_t i = 0; i < 50; ++i) first.push_back(one.sample(row, p, {}, i));
-  for (uint64_t i = 50; i > 0; --i) {                                     // other order, other requests in between
+  for (uint64_t i = 50; i > 0; --i) {  // other order, other requests in between
     two.sample(other, {.temperature = 2, .top_k = 5, .top_p = 0.5f, .seed = 5}, {}, i);
     EXPECT_EQ(two.sample(row, p, {}, i - 1), first[i - 1]);
   }
@@ -231,9 +234,7 @@ TEST(Sampler, ErrorsSayWhat) {
   const auto error = [&](const SamplingParams& p, std::span<const uint32_t> mask = {}) {
     try {
       sampler.sample(row, p, {}, 17, mask);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
+    } catch (const Error& e) { return std::string(e.what()); }
     return std::string("none");
   };
   const uint32_t nothing[] = {0, 0}, short_mask[] = {1};
@@ -253,8 +254,8 @@ TEST(Sampler, ErrorsSayWhat) {
 TEST(Sampler, LogprobsOfTheRawLogits) {
   Sampler sampler(10, 8);
   Row row = random_row(10, 8);
-  row[2] = row[6] = 9;                     // a tie on top
-  row[9] = 100;                            // padding
+  row[2] = row[6] = 9;  // a tie on top
+  row[9] = 100;         // padding
   double sum = 0;
   for (int i = 0; i < 8; ++i) sum += std::exp(static_cast<double>(row[i]));
   const Logprobs result = sampler.logprobs(row, 4, 3);

@@ -64,7 +64,13 @@ class FakeRank {
 };
 
 inline SchedulerConfig small() {
-  return {.token_budget = 64, .prefill_chunk = 16, .max_running = 8, .max_waiting = 100, .context_max = 512, .blocks = 64, .vocabulary = kVocabulary};
+  return {.token_budget = 64,
+          .prefill_chunk = 16,
+          .max_running = 8,
+          .max_waiting = 100,
+          .context_max = 512,
+          .blocks = 64,
+          .vocabulary = kVocabulary};
 }
 
 inline Request request(uint64_t id, size_t prompt, uint32_t max_tokens, int32_t first = 1) {

@@ -57,7 +57,7 @@ TEST(Scheduler, EndsAtEndTokenMaxTokensAndContext) {
   EXPECT_EQ(d.answers[3].tokens.size(), 3u);
   EXPECT_EQ(d.answers[3].tokens.back(), third);
   EXPECT_EQ(d.answers[4].finish, FinishReason::length);
-  EXPECT_EQ(d.answers[4].tokens.size(), 12u);        // 512 in all
+  EXPECT_EQ(d.answers[4].tokens.size(), 12u);  // 512 in all
 }
 
 TEST(Scheduler, MaxTokensZeroEndsWithoutAStep) {
@@ -75,9 +75,7 @@ TEST(Scheduler, RefusesWhatCannotRun) {
   const auto refusal = [&](Request r) {
     try {
       s.add(std::move(r));
-    } catch (const Error& e) {
-      return std::string(to_string(e.code())) + ": " + e.what();
-    }
+    } catch (const Error& e) { return std::string(to_string(e.code())) + ": " + e.what(); }
     return std::string("accepted");
   };
   EXPECT_THAT(refusal(request(1, 0, 5)), HasSubstr("invalid_argument: prompt is empty"));
@@ -98,12 +96,11 @@ TEST(Scheduler, RefusesAnImpossibleConfiguration) {
     change(config);
     try {
       Scheduler s(config);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
+    } catch (const Error& e) { return std::string(e.what()); }
     return std::string("accepted");
   };
-  EXPECT_THAT(refusal([](SchedulerConfig& c) { c.blocks = 15; }), AllOf(HasSubstr("needs 16 KV blocks, there are 15"), HasSubstr("at most 480")));
+  EXPECT_THAT(refusal([](SchedulerConfig& c) { c.blocks = 15; }),
+              AllOf(HasSubstr("needs 16 KV blocks, there are 15"), HasSubstr("at most 480")));
   EXPECT_EQ(refusal([](SchedulerConfig& c) { c.blocks = 16; }), "accepted");
   EXPECT_THAT(refusal([](SchedulerConfig& c) { c.token_budget = 0; }), HasSubstr("token_budget"));
   EXPECT_THAT(refusal([](SchedulerConfig& c) { c.prefill_chunk = 0; }), HasSubstr("prefill_chunk"));
@@ -114,7 +111,7 @@ TEST(Scheduler, PlansAreCommittedInTurn) {
   s.add(request(1, 5, 5));
   const StepPlan plan = s.next().value();
   EXPECT_THROW(s.next(), Error);
-  EXPECT_THROW(s.commit(plan, {}), Error);                // one row of logits is wanted
+  EXPECT_THROW(s.commit(plan, {}), Error);  // one row of logits is wanted
   StepPlan other = plan;
   other.sequence = 9;
   EXPECT_THROW(s.abandon(other), Error);
@@ -137,7 +134,7 @@ TEST(Scheduler, ALongPromptDelaysStreamsByAtMostOneChunk) {
     ASSERT_TRUE(d.step());
     const StepPlan& plan = d.plans.back();
     ASSERT_EQ(plan.segments.size(), 5u);
-    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(plan.segments[i].tokens.size(), 1u);   // every stream gets its token
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(plan.segments[i].tokens.size(), 1u);  // every stream gets its token
     EXPECT_LE(plan.segments[4].tokens.size(), 16u);
   }
   EXPECT_EQ(d.rank.steps_of(5), 125u);
@@ -152,7 +149,7 @@ TEST(Scheduler, LongPromptsDoNotStarveAShortOne) {
   d.scheduler.add(request(4, 10, 1));
   size_t steps = 0;
   for (; !d.answers[4].finish; ++steps) ASSERT_TRUE(d.step());
-  EXPECT_LE(steps, 4u);      // one chunk of each long one at most
+  EXPECT_LE(steps, 4u);  // one chunk of each long one at most
   d.run();
   std::vector<size_t> order;
   for (const StepPlan& plan : d.plans)
@@ -165,9 +162,9 @@ TEST(Scheduler, AdmissionLeavesABlockForEachRunningSequence) {
   SchedulerConfig config = small();
   config.blocks = 16;
   Driver d(config);
-  d.scheduler.add(request(1, 224, 40, 1));     // 7 blocks
-  d.scheduler.add(request(2, 250, 40, 2));     // 8 blocks, one is left for request 1
-  d.scheduler.add(request(3, 20, 40, 3));      // would take it
+  d.scheduler.add(request(1, 224, 40, 1));  // 7 blocks
+  d.scheduler.add(request(2, 250, 40, 2));  // 8 blocks, one is left for request 1
+  d.scheduler.add(request(3, 20, 40, 3));   // would take it
   d.step();
   EXPECT_EQ(d.scheduler.stats().running, 2u);
   EXPECT_EQ(d.scheduler.stats().blocks.free, 1u);
@@ -214,7 +211,7 @@ TEST(Scheduler, SameRequestAgainUsesTheCacheAndComputesAtLeastOneToken) {
   d.run();
   EXPECT_EQ(d.answers[2].tokens, d.answers[1].tokens);
   EXPECT_EQ(d.answers[1].usage.cached_tokens, 0u);
-  EXPECT_EQ(d.answers[2].usage.cached_tokens, 64u);      // 95 at most, in whole blocks
+  EXPECT_EQ(d.answers[2].usage.cached_tokens, 64u);  // 95 at most, in whole blocks
   // Prompt = previous prompt + its output.
   Request next = request(3, 96, 10);
   next.prompt.insert(next.prompt.end(), d.answers[1].tokens.begin(), d.answers[1].tokens.end());
@@ -231,7 +228,7 @@ TEST(Scheduler, InterleavedConversationsWithASmallCache) {
   config.blocks = 24;
   Driver d(config);
   Tokens history[2];
-  for (int c = 0; c < 2; ++c) history[c] = request(0, 70, 1).prompt;      // the shared system prompt
+  for (int c = 0; c < 2; ++c) history[c] = request(0, 70, 1).prompt;  // the shared system prompt
   uint64_t id = 0, cached = 0;
   for (int turn = 0; turn < 20; ++turn)
     for (int c = 0; c < 2; ++c) {
@@ -263,9 +260,7 @@ TEST(Scheduler, StateIsFlatOverRepeats) {
     const BlockStats s = d.scheduler.stats().blocks;
     EXPECT_EQ(s.used, 0u);
     if (i == 3) third = s;
-    if (third) {
-      EXPECT_EQ(s.cached, third->cached);
-    }
+    if (third) { EXPECT_EQ(s.cached, third->cached); }
     EXPECT_EQ(d.answers[i].tokens, d.answers[1].tokens);
   }
 }
@@ -286,7 +281,7 @@ TEST(Scheduler, CancelWhileQueuedInPrefillAndInDecode) {
   EXPECT_EQ(d.plans.back().segments.size(), 1u);
   EXPECT_EQ(d.answers[2].finish, FinishReason::cancelled);
   EXPECT_EQ(d.answers[3].finish, FinishReason::cancelled);
-  EXPECT_EQ(d.rank.steps_of(3), 0u);                      // never started
+  EXPECT_EQ(d.rank.steps_of(3), 0u);  // never started
   EXPECT_TRUE(d.scheduler.cancel(1));
   EXPECT_FALSE(d.scheduler.cancel(1));
   EXPECT_FALSE(d.scheduler.cancel(99));
@@ -304,7 +299,7 @@ TEST(Scheduler, CancelDuringAStepDropsItsTokenAndKeepsItsBlocksUntilThen) {
   const StepPlan plan = d.scheduler.next().value();
   EXPECT_TRUE(d.scheduler.cancel(1));
   EXPECT_FALSE(d.scheduler.cancel(1));
-  EXPECT_NE(d.scheduler.find(1), nullptr);                // the sampler may still ask
+  EXPECT_NE(d.scheduler.find(1), nullptr);  // the sampler may still ask
   EXPECT_EQ(d.scheduler.stats().blocks.used, 2u);
   d.take(d.scheduler.commit(plan, d.rank.run(plan)));
   EXPECT_EQ(d.scheduler.find(1), nullptr);
@@ -320,7 +315,7 @@ TEST(Scheduler, AFailedStepIsRepeatedWithoutTheRequestAtFault) {
   d.scheduler.add(request(2, 50, 20, 2));
   for (int i = 0; i < 6; ++i) d.step();
   const StepPlan plan = d.scheduler.next().value();
-  d.rank.run(plan);                                       // some of it was written
+  d.rank.run(plan);  // some of it was written
   EXPECT_TRUE(d.scheduler.finish(1, FinishReason::error));
   d.scheduler.abandon(plan);
   d.run();
@@ -387,7 +382,7 @@ TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriorityAndNobodyNotices) {
   EXPECT_EQ(d.answers[2].usage.preemptions, 0u);
   EXPECT_GT(d.answers[3].usage.preemptions, 0u);
   EXPECT_LE(d.answers[1].usage.preemptions, d.answers[3].usage.preemptions);
-  EXPECT_LE(d.scheduler.stats().preemptions, 6u);         // the reserve keeps it from thrashing
+  EXPECT_LE(d.scheduler.stats().preemptions, 6u);  // the reserve keeps it from thrashing
   expect_all_blocks_back(d.scheduler);
 }
 

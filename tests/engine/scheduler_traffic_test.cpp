@@ -41,8 +41,10 @@ class Watch {
       }
       started_.insert(s.request);
       computed = end;
-      if (s.first_position + 1 == sequence.tokens.size()) decodes = true;
-      else prefill += s.tokens.size();
+      if (s.first_position + 1 == sequence.tokens.size())
+        decodes = true;
+      else
+        prefill += s.tokens.size();
       for (size_t b = s.first_position / kKvBlock; b * kKvBlock < end; ++b) ASSERT_TRUE(written.emplace(s.blocks[b], s.request).second);
     }
     // A stream gets a token in every step until it ends or is preempted.
@@ -57,9 +59,7 @@ class Watch {
     // What is written now is in nobody else's table.
     for (const PlanSegment& s : plan.segments)
       for (uint32_t block : s.blocks) ASSERT_TRUE(!written.contains(block) || written[block] == s.request);
-    if (decodes) {
-      ASSERT_LE(prefill, config_.prefill_chunk);
-    }
+    if (decodes) { ASSERT_LE(prefill, config_.prefill_chunk); }
   }
 
  private:
@@ -92,15 +92,20 @@ Request random_request(uint64_t id, std::mt19937& random, const SchedulerConfig&
 Totals run_random(uint32_t seed) {
   std::mt19937 random(seed);
   const auto between = [&](uint32_t low, uint32_t high) { return static_cast<uint32_t>(low + random() % (high - low + 1)); };
-  SchedulerConfig config{.token_budget = between(1, 80), .prefill_chunk = between(1, 48), .max_running = between(1, 12), .max_waiting = 1000,
-                         .context_max = between(60, 300), .blocks = 0, .vocabulary = kVocabulary};
+  SchedulerConfig config{.token_budget = between(1, 80),
+                         .prefill_chunk = between(1, 48),
+                         .max_running = between(1, 12),
+                         .max_waiting = 1000,
+                         .context_max = between(60, 300),
+                         .blocks = 0,
+                         .vocabulary = kVocabulary};
   config.blocks = static_cast<uint32_t>(ceil_div(config.context_max, kKvBlock)) + between(0, 12);
   Driver d(config);
   Watch watch(config);
   std::map<uint64_t, Request> requests;
   std::set<uint64_t> cancelled;
   Totals totals;
-  size_t work = 0;                   // upper bound of rows still to compute without preemption
+  size_t work = 0;  // upper bound of rows still to compute without preemption
   constexpr size_t kArrivals = 30;
   for (uint64_t steps = 0; requests.size() < kArrivals || !d.scheduler.idle(); ++steps) {
     if (requests.size() < kArrivals && random() % 3 == 0)
@@ -130,7 +135,7 @@ Totals run_random(uint32_t seed) {
       d.scheduler.abandon(*plan);
       d.take(d.scheduler.take_events());
       ++totals.abandoned;
-      watch = before;               // none of its rows count
+      watch = before;  // none of its rows count
     } else {
       d.take(d.scheduler.commit(*plan, sampled));
     }

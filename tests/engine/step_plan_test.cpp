@@ -55,9 +55,9 @@ TEST(StepPlan, WireForm) {
   plan.sequence = 2;
   plan.segments.push_back({.request = 3, .first_position = 1, .sample_rows = 1, .tokens = {258}, .blocks = {4}});
   const Bytes bytes = encode(plan);
-  const uint8_t start[] = {'V', 'S', 'P', '1', 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,   // header
-                           3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,  // segment
-                           2, 1, 0, 0, 4, 0, 0, 0};
+  const uint8_t start[] = {'V', 'S', 'P', '1', 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,              // header
+                           3,   0,   0,   0,   0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,  // segment
+                           2,   1,   0,   0,   4, 0, 0, 0};
   ASSERT_EQ(bytes.size(), sizeof start + 8);
   for (size_t i = 0; i < sizeof start; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << i;
 }
@@ -82,17 +82,17 @@ TEST(StepPlan, EveryTruncationAndExtensionIsDetected) {
 TEST(StepPlan, WrongContentUnderARightChecksum) {
   const Bytes good = encode(example());
   constexpr size_t kFirstSegment = 20;
-  EXPECT_EQ(refusal(with_u32(good, 4, 3)), "accepted");                                        // unchanged
+  EXPECT_EQ(refusal(with_u32(good, 4, 3)), "accepted");  // unchanged
   EXPECT_THAT(refusal(with_u32(good, 0, 1)), HasSubstr("magic"));
-  EXPECT_THAT(refusal(with_u32(good, 4, 0xffffffff)), HasSubstr("ends too early"));            // segments
+  EXPECT_THAT(refusal(with_u32(good, 4, 0xffffffff)), HasSubstr("ends too early"));  // segments
   EXPECT_THAT(refusal(with_u32(good, 4, 2)), HasSubstr("bytes too many"));
   EXPECT_THAT(refusal(with_u32(good, 16, 8)), HasSubstr("says 8 rows and has 7"));
   EXPECT_THAT(refusal(with_u32(good, 16, 0xffffffff)), HasSubstr("rows, at most"));
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 8, 64)), HasSubstr("2 KV blocks for 65 positions"));
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 8, 0xffffffff)), HasSubstr("position 4294967295"));
-  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 12, 0xffffffff)), HasSubstr("ends too early"));   // tokens
+  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 12, 0xffffffff)), HasSubstr("ends too early"));  // tokens
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 12, 0)), HasSubstr("no tokens"));
-  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 16, 0x40000001)), HasSubstr("ends too early"));   // blocks
+  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 16, 0x40000001)), HasSubstr("ends too early"));  // blocks
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 20, 2)), HasSubstr("2 rows of logits of 1 rows"));
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 24, 0xffffffff)), HasSubstr("token id -1"));
 }
@@ -122,7 +122,7 @@ TEST(StepPlan, RandomBytesUnderARightChecksumNeverCrash) {
     const size_t offset = random() % ((good.size() - 12) / 4) * 4;
     accepted += refusal(with_u32(good, offset, random() % 3 ? random() % 70 : random())) == "accepted";
   }
-  EXPECT_GT(accepted, 0);       // ids, sequence numbers, tokens may be anything
+  EXPECT_GT(accepted, 0);  // ids, sequence numbers, tokens may be anything
   EXPECT_LT(accepted, 15000);
 }
 

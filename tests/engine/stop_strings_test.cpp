@@ -44,7 +44,7 @@ std::string expected(const Pieces& stops, const std::string& text) {
 
 TEST(StopStrings, SplitOverPieces) {
   const Outcome out = run({"STOP"}, {"Hi S", "TOP", " x"});
-  EXPECT_EQ(out.emitted, (Pieces{"Hi ", "", "", ""}));   // "S" is never sent early
+  EXPECT_EQ(out.emitted, (Pieces{"Hi ", "", "", ""}));  // "S" is never sent early
   EXPECT_TRUE(out.stopped);
 }
 
@@ -58,8 +58,8 @@ TEST(StopStrings, HeldBackTextIsDeliveredWhenItIsNoStop) {
 TEST(StopStrings, SeveralAndOverlapping) {
   EXPECT_EQ(run({"\n", "Alice:"}, {"Bob said hi.", " Alice", " went; Al", "ice", ": x"}).text, "Bob said hi. Alice went; ");
   EXPECT_EQ(run({"\n", "Alice:"}, {"one\ntwo"}).text, "one");
-  EXPECT_EQ(run({"abc", "b"}, {"xabc"}).text, "xa");        // "b" is complete first
-  EXPECT_EQ(run({"bc", "abc"}, {"xab", "c"}).text, "x");    // complete together: the longer
+  EXPECT_EQ(run({"abc", "b"}, {"xabc"}).text, "xa");      // "b" is complete first
+  EXPECT_EQ(run({"bc", "abc"}, {"xab", "c"}).text, "x");  // complete together: the longer
 }
 
 TEST(StopStrings, NoStopsIsTransparent) {

@@ -25,11 +25,11 @@ Bytes one(std::string_view dtype, std::string_view shape, std::string_view offse
 }
 
 TEST(SafetensorsHeader, ReadsEntriesInDataOrder) {
-  const auto entries = parse_safetensors_header(*in_memory(safetensors_file(
-      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]},)"
-      R"("a":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"},"s":{"dtype":"U8","shape":[],"data_offsets":[12,13]},)"
-      R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[13,13]}}   )",
-      13)));
+  const auto entries = parse_safetensors_header(*in_memory(
+      safetensors_file(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]},)"
+                       R"("a":{"data_offsets":[0,8],"shape":[2],"dtype":"F32"},"s":{"dtype":"U8","shape":[],"data_offsets":[12,13]},)"
+                       R"("e":{"dtype":"F32","shape":[0,4],"data_offsets":[13,13]}}   )",
+                       13)));
   ASSERT_EQ(entries.size(), 4u);
   EXPECT_EQ(entries[0].name, "a");
   EXPECT_EQ(entries[1].name, "b");

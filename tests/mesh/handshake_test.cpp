@@ -35,9 +35,7 @@ class Join : public ::testing::TestWithParam<Transport> {
         std::vector<std::string> known = endpoints;
         known.resize(static_cast<size_t>(config.size), endpoints[1]);
         connect_mesh(config, listener, known, soon(deadline_s));
-      } catch (const Error& e) {
-        end = std::string(to_string(e.code())) + ": " + e.what();
-      }
+      } catch (const Error& e) { end = std::string(to_string(e.code())) + ": " + e.what(); }
     };
     std::thread other([&] { run(one, *listener1, ends.second); });
     run(zero, *listener0, ends.first);
@@ -48,7 +46,8 @@ class Join : public ::testing::TestWithParam<Transport> {
   const World world_{GetParam(), 2, 0, -1};
 };
 
-INSTANTIATE_TEST_SUITE_P(, Join, ::testing::Values(Transport::shm, Transport::tcp), [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(, Join, ::testing::Values(Transport::shm, Transport::tcp),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST_P(Join, RightOneJoins) {
   const auto [zero, one] = join([](MeshConfig&) {}, 10);
@@ -84,9 +83,7 @@ TEST_P(Join, ImpossibleConfigsAreRefused) {
     change(config);
     try {
       listen(config);
-    } catch (const Error& e) {
-      return e.code() == Code::invalid_argument;
-    }
+    } catch (const Error& e) { return e.code() == Code::invalid_argument; }
     return false;
   };
   EXPECT_TRUE(refused([](MeshConfig& c) { c.rank = 2; }));
@@ -99,14 +96,13 @@ TEST_P(Join, ImpossibleConfigsAreRefused) {
 TEST_P(Join, WrongEndpointsAreRefused) {
   const MeshConfig config = config_of(world_, 1);
   auto listener = listen(config);
-  for (const std::string& text : {std::string(""), std::string("udp:1.2.3.4:5"), std::string("tcp:"), std::string("tcp:127.0.0.1"), std::string("tcp:127.0.0.1:0"), std::string("tcp:127.0.0.1:99999"),
-                                  std::string("tcp:[::1:5"), std::string("shm:"), "shm:" + std::string(300, 'x')}) {
+  for (const std::string& text :
+       {std::string(""), std::string("udp:1.2.3.4:5"), std::string("tcp:"), std::string("tcp:127.0.0.1"), std::string("tcp:127.0.0.1:0"),
+        std::string("tcp:127.0.0.1:99999"), std::string("tcp:[::1:5"), std::string("shm:"), "shm:" + std::string(300, 'x')}) {
     try {
       connect_mesh(config, *listener, {text, listener->endpoint()}, soon(1));
       ADD_FAILURE() << text;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), Code::invalid_argument) << e.what();
-    }
+    } catch (const Error& e) { EXPECT_EQ(e.code(), Code::invalid_argument) << e.what(); }
   }
   EXPECT_THROW(connect_mesh(config, *listener, {listener->endpoint()}, soon(1)), Error);
 }
@@ -129,7 +125,8 @@ class Stranger {
   }
   // What it is told until the other side closes or the time is up.
   std::string read(double seconds_max, size_t bytes_max = 1 << 20) {
-    timeval wait{static_cast<time_t>(seconds_max), static_cast<suseconds_t>((seconds_max - static_cast<double>(static_cast<time_t>(seconds_max))) * 1e6)};
+    timeval wait{static_cast<time_t>(seconds_max),
+                 static_cast<suseconds_t>((seconds_max - static_cast<double>(static_cast<time_t>(seconds_max))) * 1e6)};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
     std::string text;
     char bytes[1024];
@@ -162,9 +159,7 @@ void expect_undisturbed(const World& world, const std::function<void(const std::
       auto mesh = connect_mesh(config, listener, endpoints, soon(10));
       mesh->barrier(soon(5));
       ++joined;
-    } catch (const Error& e) {
-      ADD_FAILURE() << e.what();
-    }
+    } catch (const Error& e) { ADD_FAILURE() << e.what(); }
   };
   std::thread first([&] { rank(zero, *listener0); });
   strangers(endpoints[0]);
@@ -252,7 +247,8 @@ std::string bytes_of(const auto& value) { return {reinterpret_cast<const char*>(
 Proof prove(const std::string& secret, const std::string& text) {
   Proof proof{};
   unsigned length = 0;
-  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(), proof.data(), &length);
+  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+       proof.data(), &length);
   return proof;
 }
 
@@ -263,9 +259,7 @@ TEST_P(Join, OtherVersionWithTheSecretEndsTheSetUpAndBothVersionsArePrinted) {
   std::thread rank([&] {
     try {
       connect_mesh(zero, *listener, {listener->endpoint(), listener->endpoint()}, soon(10));
-    } catch (const Error& e) {
-      end = std::string(to_string(e.code())) + ": " + e.what();
-    }
+    } catch (const Error& e) { end = std::string(to_string(e.code())) + ": " + e.what(); }
   });
   Stranger newer(listener->endpoint());
   Hello mine = hello_of_client(kProtocolVersion + 1, 7);
@@ -299,7 +293,7 @@ TEST_P(Join, RecordedHandshakeIsWorthless) {
   });
   expect_undisturbed(world_, [&](const std::string& endpoint) {
     Stranger replay(endpoint);
-    replay.write(bytes_of(mine) + recorded_proof);   // right for the nonce of another day
+    replay.write(bytes_of(mine) + recorded_proof);  // right for the nonce of another day
     const std::string answer = replay.read(2);
     ASSERT_EQ(answer.size(), sizeof(Hello) + sizeof(Verdict));
     EXPECT_NE(answer.substr(0, sizeof(Hello)), recorded_server);
@@ -332,8 +326,7 @@ TEST(HandshakeBytes, RandomOnesNeverJoin) {
         handshake.wrote(handshake.output().size());
       }
       ASSERT_TRUE(handshake.refused().has_value() || !handshake.finished());
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
   }
 }
 
@@ -351,9 +344,7 @@ TEST(Tcp, MeshOverIpv6) {
   try {
     listener0 = listen(zero);
     listener1 = listen(one);
-  } catch (const Error& e) {
-    GTEST_SKIP() << "no IPv6 here: " << e.what();
-  }
+  } catch (const Error& e) { GTEST_SKIP() << "no IPv6 here: " << e.what(); }
   const std::vector<std::string> endpoints{listener0->endpoint(), listener1->endpoint()};
   EXPECT_THAT(endpoints[0], HasSubstr("tcp:[::1]:"));
   std::thread other([&] { connect_mesh(one, *listener1, endpoints, soon())->barrier(soon()); });

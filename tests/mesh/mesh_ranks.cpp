@@ -17,16 +17,14 @@
 namespace verbund::mesh::testing {
 namespace {
 
-int ready_pipe = -1;   // of the child this process is
+int ready_pipe = -1;  // of the child this process is
 
 Outcome outcome_of(const std::function<void()>& function) {
   Outcome outcome;
   const auto begun = std::chrono::steady_clock::now();
   try {
     function();
-  } catch (const Error& e) {
-    outcome = {true, e.code(), e.what(), 0};
-  }
+  } catch (const Error& e) { outcome = {true, e.code(), e.what(), 0}; }
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   return outcome;
 }
@@ -103,7 +101,8 @@ Processes::Processes(const World& world, const RankFunction& function) {
           function(*mesh);
         });
       }
-      const std::string text = std::string(1, outcome.failed ? 'E' : 'K') + static_cast<char>('a' + static_cast<int>(outcome.code)) + std::to_string(outcome.seconds) + "\n" + outcome.what;
+      const std::string text = std::string(1, outcome.failed ? 'E' : 'K') + static_cast<char>('a' + static_cast<int>(outcome.code)) +
+                               std::to_string(outcome.seconds) + "\n" + outcome.what;
       if (::write(ends[1], text.data(), text.size()) < 0) ::_exit(2);
       ::_exit(::testing::Test::HasFailure() ? 1 : 0);
     }

@@ -50,10 +50,13 @@ class Processes {
   // Waits until the rank has called ready() from its function.
   void wait_ready(int rank);
   Outcome wait(int rank, double seconds_max = 15);
-  static void ready();      // in a child
+  static void ready();  // in a child
 
  private:
-  struct Child { pid_t pid = -1; int results = -1; };
+  struct Child {
+    pid_t pid = -1;
+    int results = -1;
+  };
   std::vector<Child> children_;
 };
 

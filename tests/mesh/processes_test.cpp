@@ -21,7 +21,8 @@ class Process : public ::testing::TestWithParam<Transport> {
   World world(int size) const { return {GetParam(), size, 0, -1}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(, Process, ::testing::Values(Transport::shm, Transport::tcp), [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(, Process, ::testing::Values(Transport::shm, Transport::tcp),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 // Reduces for ever; the caller ends it.
 RankFunction reduce_forever(size_t count, double deadline_s) {
@@ -77,19 +78,27 @@ TEST_P(Process, StoppedPeerIsNoticedByTheDeadlineAndNamed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     ranks.kill(2, SIGSTOP);
     const auto begun = std::chrono::steady_clock::now();
+    int named = 0;
     for (int r : {0, 1}) {
       const Outcome outcome = ranks.wait(r);
       EXPECT_TRUE(outcome.failed);
+      // The rank whose deadline passes first ends its links. Over TCP its last words do not fit behind half a frame, so the
+      // other one may see a closed link instead of its own deadline.
+      if (GetParam() == Transport::tcp && count != 576 && outcome.code == Code::unavailable) continue;
       EXPECT_EQ(outcome.code, Code::deadline_exceeded) << outcome.what;
       EXPECT_THAT(outcome.what, HasSubstr("all_reduce #"));
       EXPECT_THAT(outcome.what, ::testing::ContainsRegex("for ranks? ([0-9], )?2")) << "rank " << r << ", " << count << " elements";
+      ++named;
     }
+    EXPECT_GE(named, 1);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(4));
     ranks.kill(2, SIGCONT);
     const Outcome late = ranks.wait(2);
     EXPECT_TRUE(late.failed);
     // TCP has only the stream itself: words that do not fit behind half a frame are lost.
-    if (GetParam() == Transport::shm || count == 576) { EXPECT_THAT(late.what, AnyOf(HasSubstr("rank 0 gave up"), HasSubstr("rank 1 gave up"), HasSubstr("gone"))); }
+    if (GetParam() == Transport::shm || count == 576) {
+      EXPECT_THAT(late.what, AnyOf(HasSubstr("rank 0 gave up"), HasSubstr("rank 1 gave up"), HasSubstr("gone")));
+    }
   }
 }
 
@@ -123,9 +132,7 @@ TEST_P(Process, KilledDuringSetUpIsBounded) {
   const auto fails = [&](int rank, double deadline_s) {
     try {
       connect_mesh(config_of(setup, rank), *listeners[static_cast<size_t>(rank)], endpoints, soon(deadline_s));
-    } catch (const Error& e) {
-      return std::string(to_string(e.code())) + ": " + e.what();
-    }
+    } catch (const Error& e) { return std::string(to_string(e.code())) + ": " + e.what(); }
     return std::string();
   };
   EXPECT_THAT(fails(2, 5), HasSubstr("rank 1 at "));

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "compute/backend.h"
-#include "compute/mlx_module.h"
 #include "compute/memory_source.h"
+#include "compute/mlx_module.h"
 #include "mlx/compare.h"
 
 namespace verbund::compute {
@@ -32,7 +32,7 @@ RopeTable make_table(size_t pairs, size_t positions) {
   for (size_t p = 0; p < positions; ++p)
     for (size_t i = 0; i < pairs; ++i) {
       const double angle = double(p) * std::pow(10000.0, -double(i) / double(pairs));
-      table.cos.push_back(static_cast<float>(1.1 * std::cos(angle)));   // an attention factor of 1.1
+      table.cos.push_back(static_cast<float>(1.1 * std::cos(angle)));  // an attention factor of 1.1
       table.sin.push_back(static_cast<float>(1.1 * std::sin(angle)));
     }
   return table;
@@ -77,7 +77,7 @@ class Reference {
   std::vector<double> head(std::span<const float> qkv, size_t row, size_t h, const std::vector<float>* norm) const {
     const float* at = qkv.data() + row * s_.columns() + h * s_.dim;
     std::vector<double> x(at, at + s_.dim);
-    if (norm == nullptr) return x;   // a value: neither normed nor rotated
+    if (norm == nullptr) return x;  // a value: neither normed nor rotated
     if (s_.norms) {
       double sum = 0;
       for (const double v : x) sum += v * v;
@@ -99,7 +99,9 @@ class Reference {
   std::vector<float> q_norm_, k_norm_;
 };
 
-struct Chunk { size_t sequence, rows; };
+struct Chunk {
+  size_t sequence, rows;
+};
 
 // Runs steps of chunks (each step a list of them) on two layers and compares every row of every sequence.
 void run(const Shape& shape, const std::vector<size_t>& lengths, const std::vector<std::vector<Chunk>>& steps) {
@@ -111,15 +113,16 @@ void run(const Shape& shape, const std::vector<size_t>& lengths, const std::vect
   const auto cache = backend->make_kv_cache({2, shape.kv_heads, shape.dim, 16, shape.type});
   EXPECT_EQ(cache->bytes, cache->layout.bytes());
 
-  std::vector<std::vector<uint32_t>> blocks(lengths.size());   // handed out backwards and interleaved, as a pool would after a while
+  std::vector<std::vector<uint32_t>> blocks(lengths.size());  // handed out backwards and interleaved, as a pool would after a while
   uint32_t next = 16;
   for (size_t block = 0; block < 4; ++block)
     for (size_t s = 0; s < lengths.size(); ++s)
       if (block * kKvBlock < lengths[s]) blocks[s].push_back(--next);
 
-  std::map<std::pair<size_t, size_t>, std::vector<float>> qkv, got;   // by (layer, sequence)
+  std::map<std::pair<size_t, size_t>, std::vector<float>> qkv, got;  // by (layer, sequence)
   for (size_t layer = 0; layer < 2; ++layer)
-    for (size_t s = 0; s < lengths.size(); ++s) qkv[{layer, s}] = random_values(lengths[s] * shape.columns(), unsigned(100 + 10 * s + layer));
+    for (size_t s = 0; s < lengths.size(); ++s)
+      qkv[{layer, s}] = random_values(lengths[s] * shape.columns(), unsigned(100 + 10 * s + layer));
 
   std::vector<size_t> done(lengths.size(), 0);
   for (const auto& step : steps) {
@@ -152,7 +155,7 @@ void run(const Shape& shape, const std::vector<size_t>& lengths, const std::vect
       params.norm_eps = 1e-5f;
       const Tensor out = backend->attention(backend->from_host(rows, shape.columns(), x), *cache, params, segments);
       std::vector<float> values(rows * shape.heads * shape.dim);
-      if (step.size() % 2 == 0 || layer == 1) {   // sometimes nobody looks: the cache must be written all the same
+      if (step.size() % 2 == 0 || layer == 1) {  // sometimes nobody looks: the cache must be written all the same
         backend->to_host(out, values);
         const float* at = values.data();
         for (const Chunk& c : step) {
@@ -172,8 +175,10 @@ void run(const Shape& shape, const std::vector<size_t>& lengths, const std::vect
     values.resize(want.size(), NAN);
     size_t compared = 0;
     for (size_t i = 0; i < want.size(); ++i)
-      if (std::isnan(values[i])) values[i] = float(want[i]);
-      else ++compared;
+      if (std::isnan(values[i]))
+        values[i] = float(want[i]);
+      else
+        ++compared;
     EXPECT_GT(compared, 0u);
     // Rounding to f16 at the edge of a step may differ between the two: then one key differs by 2^-11.
     test::expect_close(values, want, shape.type == KvType::f16 ? 5e-4 : 2e-5);
@@ -220,7 +225,8 @@ TEST(MlxAttention, OverflowInAnUnreadStepFailsTheSequenceLater) {
   testing::MemorySource source;
   source.add("small", testing::random_matrix(testing::dense(formats::DType::f32), 8, 16, 1));
   auto large = source.matrix("small");
-  for (size_t i = 0; i < 8 * 16; ++i) testing::put(large.codes.data() + i * 4, formats::DType::f32, 1e4f * formats::to_f32(large.codes.data() + i * 4, formats::DType::f32));
+  for (size_t i = 0; i < 8 * 16; ++i)
+    testing::put(large.codes.data() + i * 4, formats::DType::f32, 1e4f * formats::to_f32(large.codes.data() + i * 4, formats::DType::f32));
   source.add("large", std::move(large));
   const auto load = [&](const char* name) {
     const WeightPart part{name, {0, 8}, {0, 16}};
@@ -229,13 +235,14 @@ TEST(MlxAttention, OverflowInAnUnreadStepFailsTheSequenceLater) {
   const auto small_weight = load("small"), large_weight = load("large");
   const std::vector<uint32_t> kv_of_head{0}, first{3}, second{1};
   AttentionParams params{};
-  params.heads = 1, params.kv_heads = 1, params.head_dim = 16, params.kv_of_head = kv_of_head, params.scale = 0.1f, params.rope_mode = RopeMode::none;
+  params.heads = 1, params.kv_heads = 1, params.head_dim = 16, params.kv_of_head = kv_of_head, params.scale = 0.1f,
+  params.rope_mode = RopeMode::none;
   const auto layer = [&](const std::vector<float>& qkv, const Weight& w, const std::vector<Segment>& segments) {
     const Tensor x = backend->attention(backend->from_host(qkv.size() / 48, 48, qkv), *cache, params, segments);
     return backend->add_reduced(backend->zero_partial(x.rows(), 8).sums, backend->linear_partial(x, w), nullptr, *solo, deadline);
   };
   auto qkv = random_values(3 * 48, 2);
-  for (size_t d = 32; d < 48; ++d) qkv[1 * 48 + d] = 1000.0f;   // fine by itself, too large behind the large weight
+  for (size_t d = 32; d < 48; ++d) qkv[1 * 48 + d] = 1000.0f;  // fine by itself, too large behind the large weight
   backend->begin_step();
   layer(qkv, *large_weight, {{0, 2, 0, first}, {2, 1, 0, second}});
   backend->end_step();
@@ -271,9 +278,9 @@ TEST(MlxAttention, RefusesWhatDoesNotFit) {
     backend->end_step();
   };
   EXPECT_NO_THROW(attempt(params, {0, 2, 0, blocks}));
-  EXPECT_THROW(attempt(params, {0, 2, 31, blocks}), Error);   // needs a second block
+  EXPECT_THROW(attempt(params, {0, 2, 31, blocks}), Error);  // needs a second block
   EXPECT_THROW(attempt(params, {0, 2, 0, outside}), Error);
-  EXPECT_THROW(attempt(params, {0, 1, 0, blocks}), Error);    // a row without a segment
+  EXPECT_THROW(attempt(params, {0, 1, 0, blocks}), Error);  // a row without a segment
   AttentionParams other = params;
   other.layer = 1;
   EXPECT_THROW(attempt(other, {0, 2, 0, blocks}), Error);

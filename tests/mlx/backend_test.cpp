@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "compute/backend.h"
-#include "compute/mlx_module.h"
 #include "compute/memory_source.h"
+#include "compute/mlx_module.h"
 #include "mlx/compare.h"
 
 namespace verbund::compute {
@@ -62,7 +62,7 @@ std::vector<WeightFormat> all_formats() {
         formats.push_back({Coding::affine, DType::f16, bits, group, zero});
         formats.push_back({Coding::affine, DType::bf16, bits, group, {}});
         formats.push_back({Coding::affine, DType::bf16, bits, group, 1});
-        formats.push_back({Coding::affine, DType::f16, bits, group, 3});   // not a power of two: f32 biases
+        formats.push_back({Coding::affine, DType::f16, bits, group, 3});  // not a power of two: f32 biases
       }
     }
   formats.push_back({Coding::mxfp4, DType::f32, 4, 32, {}});
@@ -103,7 +103,7 @@ TEST_F(MlxBackend, BytesOfEachLayout) {
   EXPECT_EQ(bytes({Coding::affine, DType::f16, 4, 32, {}}), 8u * (64 + 4 * 2 * 2));
   EXPECT_EQ(bytes({Coding::affine, DType::f16, 4, 32, 8}), 8u * (64 + 4 * 2 * 2));
   EXPECT_EQ(bytes({Coding::affine, DType::f16, 4, 32, 3}), 8u * (64 + 4 * (2 + 4)));
-  EXPECT_EQ(bytes({Coding::affine, DType::f32, 6, 16, 32}), 8u * 128 * 4);   // widened
+  EXPECT_EQ(bytes({Coding::affine, DType::f32, 6, 16, 32}), 8u * 128 * 4);  // widened
   EXPECT_EQ(bytes({Coding::mxfp4, DType::f32, 4, 32, {}}), 8u * (64 + 4));
 }
 
@@ -113,7 +113,8 @@ TEST_F(MlxBackend, PartsOfSeveralFormatsAndSlices) {
   source.add("q", random_matrix({Coding::affine, DType::f16, 4, 32, 8}, 64, 192, 4));
   source.add("k", random_matrix({Coding::affine, DType::f16, 4, 32, 8}, 32, 192, 5));
   source.add("v", random_matrix({Coding::affine, DType::f32, 6, 16, 32}, 32, 192, 6));
-  const std::vector<WeightPart> parts{{"q", {16, 48}, {64, 160}}, {"k", {8, 16}, {64, 160}}, {"v", {0, 8}, {64, 160}}, {"q", {0, 0}, {64, 160}}};
+  const std::vector<WeightPart> parts{
+      {"q", {16, 48}, {64, 160}}, {"k", {8, 16}, {64, 160}}, {"v", {0, 8}, {64, 160}}, {"q", {0, 0}, {64, 160}}};
   const auto w = backend_->load(source, parts, 0);
   EXPECT_EQ(w->rows, 48u);
   EXPECT_EQ(w->bytes, backend_->weight_bytes(source, parts));
@@ -154,7 +155,7 @@ TEST_F(MlxBackend, EmbedWholeAndSharded) {
     expect_close(got, want, 1e-6);
     uint32_t bits;
     std::memcpy(&bits, &got[2 * 128], 4);
-    EXPECT_EQ(bits, 0u);   // rows of other ranks are zero bits, so that bit patterns can be added
+    EXPECT_EQ(bits, 0u);  // rows of other ranks are zero bits, so that bit patterns can be added
     const std::vector<int32_t> elsewhere{0, 19};
     const auto zeros = fetch(backend_->embed(*table, elsewhere, 5));
     EXPECT_EQ(zeros, std::vector<float>(2 * 128, 0.0f));
@@ -198,7 +199,7 @@ TEST_F(MlxBackend, RowsAndHostBorder) {
   EXPECT_THROW(backend_->take_rows(t, outside), Error);
   backend_->end_step();
   std::vector<float> values(32);
-  EXPECT_THROW(backend_->to_host(t, values), Error);   // tensors end with their step
+  EXPECT_THROW(backend_->to_host(t, values), Error);  // tensors end with their step
 }
 
 TEST_F(MlxBackend, AddReducedOfOneRank) {
@@ -225,7 +226,8 @@ TEST_F(MlxBackend, OverflowNamesItsRows) {
   auto x = random_values(4 * 32, 18);
   x[1 * 32 + 3] = 1e9f;
   x[3 * 32 + 5] = std::numeric_limits<float>::quiet_NaN();
-  const Tensor y = backend_->add_reduced(backend_->zero_partial(4, 8).sums, backend_->linear_partial(backend_->from_host(4, 32, x), *w), nullptr, *solo_, kSoon);
+  const Tensor y = backend_->add_reduced(backend_->zero_partial(4, 8).sums, backend_->linear_partial(backend_->from_host(4, 32, x), *w),
+                                         nullptr, *solo_, kSoon);
   try {
     fetch(y);
     FAIL() << "no error";
@@ -237,7 +239,8 @@ TEST_F(MlxBackend, OverflowNamesItsRows) {
   backend_->end_step();
   backend_->begin_step();
   const std::vector<float> fine(32, 1.0f);
-  EXPECT_NO_THROW(fetch(backend_->add_reduced(backend_->zero_partial(1, 8).sums, backend_->linear_partial(backend_->from_host(1, 32, fine), *w), nullptr, *solo_, kSoon)));
+  EXPECT_NO_THROW(fetch(backend_->add_reduced(backend_->zero_partial(1, 8).sums,
+                                              backend_->linear_partial(backend_->from_host(1, 32, fine), *w), nullptr, *solo_, kSoon)));
 }
 
 }  // namespace

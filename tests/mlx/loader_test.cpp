@@ -13,9 +13,7 @@ namespace {
 Error error_of(const std::string& path) {
   try {
     make_mlx_backend_from(path);
-  } catch (const Error& e) {
-    return e;
-  }
+  } catch (const Error& e) { return e; }
   ADD_FAILURE() << "no error";
   return Error(Code::internal, "none");
 }

@@ -32,9 +32,7 @@ pid_t start(const std::string& role, int rank, const std::vector<std::string>& e
 std::vector<int> run(const std::string& role, int ranks, int started) {
   std::vector<compute::MlxReservation> reserved;
   std::vector<std::string> endpoints;
-  for (int r = 0; r < ranks; ++r) {
-    endpoints.push_back(reserved.emplace_back("127.0.0.1").endpoint());
-  }
+  for (int r = 0; r < ranks; ++r) { endpoints.push_back(reserved.emplace_back("127.0.0.1").endpoint()); }
   std::vector<pid_t> pids;
   for (int r = 0; r < started; ++r) pids.push_back(start(role, r, endpoints));
   std::vector<int> status(pids.size(), -1);
@@ -42,7 +40,8 @@ std::vector<int> run(const std::string& role, int ranks, int started) {
   for (size_t r = 0; r < pids.size(); ++r) {
     int code = 0;
     pid_t ended = 0;
-    while ((ended = waitpid(pids[r], &code, WNOHANG)) == 0 && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while ((ended = waitpid(pids[r], &code, WNOHANG)) == 0 && !deadline.expired())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (ended == 0) {
       kill(pids[r], SIGKILL);
       waitpid(pids[r], &code, 0);
@@ -72,9 +71,7 @@ TEST(MlxMesh, RefusesBadOptions) {
   const auto attempt = [](const compute::MlxMeshOptions& options) {
     try {
       compute::make_mlx_mesh(options, Deadline::after(std::chrono::seconds(1)));
-    } catch (const Error& e) {
-      return e.code();
-    }
+    } catch (const Error& e) { return e.code(); }
     return Code::internal;
   };
   EXPECT_EQ(attempt({"ring", 2, {"127.0.0.1:5000", "127.0.0.1:5001"}}), Code::invalid_argument);

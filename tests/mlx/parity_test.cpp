@@ -34,8 +34,10 @@ TEST(MlxParity, Products) {
     };
     const auto native = widened(results(*b.native));
     const auto mlx = results(*b.mlx);
-    if (c.format.coding == Coding::dense) test::expect_close(mlx, native, 1e-5);
-    else EXPECT_GT(test::cosine(mlx, native), 0.999);
+    if (c.format.coding == Coding::dense)
+      test::expect_close(mlx, native, 1e-5);
+    else
+      EXPECT_GT(test::cosine(mlx, native), 0.999);
   }
 }
 
@@ -63,7 +65,7 @@ TEST(MlxParity, Attention) {
       uint32_t next = 0;
       for (size_t s = 0; s < blocks.size(); ++s)
         for (size_t p = 0; p < c.sequences[s].cached + c.sequences[s].fresh; p += kKvBlock) blocks[s].push_back(next++);
-      const auto step = [&](bool fresh) {   // first everything that is to be cached, then the new tokens of all
+      const auto step = [&](bool fresh) {  // first everything that is to be cached, then the new tokens of all
         std::vector<Segment> segments;
         uint32_t rows = 0;
         for (size_t s = 0; s < blocks.size(); ++s) {
@@ -73,7 +75,8 @@ TEST(MlxParity, Attention) {
         }
         if (rows == 0) return std::vector<float>();
         backend.begin_step();
-        auto out = host(backend, backend.attention(backend.from_host(rows, columns, random_values(rows * columns, fresh ? 5 : 6)), *cache, params, segments));
+        auto out = host(backend, backend.attention(backend.from_host(rows, columns, random_values(rows * columns, fresh ? 5 : 6)), *cache,
+                                                   params, segments));
         backend.end_step();
         return out;
       };

@@ -31,7 +31,9 @@ using namespace std::chrono_literals;
 
 Deadline in(std::chrono::milliseconds wait) { return Deadline::after(wait); }
 
-std::unique_ptr<Mesh> join(int rank, const std::vector<std::string>& endpoints) { return make_mlx_mesh({"ring", rank, endpoints}, in(20s)); }
+std::unique_ptr<Mesh> join(int rank, const std::vector<std::string>& endpoints) {
+  return make_mlx_mesh({"ring", rank, endpoints}, in(20s));
+}
 
 double seconds_of(const std::function<void()>& f) {
   const auto begin = std::chrono::steady_clock::now();
@@ -43,9 +45,7 @@ template <class F>
 Error error_of(F&& f) {
   try {
     f();
-  } catch (const Error& e) {
-    return e;
-  }
+  } catch (const Error& e) { return e; }
   throw std::runtime_error("no error where one was expected");
 }
 
@@ -105,17 +105,17 @@ void contract(int rank, const std::vector<std::string>& endpoints) {
   gathers(*m);
   messages(*m);
   CHECK(m->links().size() == endpoints.size() - 1);
-  CHECK(m->links()[0].transport == "mlx ring" && m->links()[0].bytes_sent > 0);
+  CHECK(m->links()[0].transport == "mlx" && m->links()[0].bytes_sent > 0);
   CHECK(m->buffer_bytes() == compute::kMlxRingBytes);
   std::vector<int> everybody;
   for (int r = 0; r < m->size(); ++r) everybody.push_back(r);
-  const auto twin = m->subgroup(everybody);   // shares the ring, not the frames
+  const auto twin = m->subgroup(everybody);  // shares the ring, not the frames
   reduces(*twin);
   gathers(*m);
   messages(*twin);
   CHECK(m->buffer_bytes() == compute::kMlxRingBytes);
   CHECK(error_of([&] { m->send({}, rank, in(1s)); }).code() == Code::invalid_argument);
-  m->barrier(in(5s));   // a refused argument has not killed the mesh
+  m->barrier(in(5s));  // a refused argument has not killed the mesh
 }
 
 // Four ranks as two stages of two, as a 2 x 2 placement makes them, and the whole mesh in between.
@@ -126,7 +126,7 @@ void subgroups(int rank, const std::vector<std::string>& endpoints) {
   CHECK(mine->size() == 2 && mine->rank() == rank % 2);
   reduces(*mine);
   m->barrier(in(5s));
-  const std::vector<int> across = rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};   // no neighbours in the ring
+  const std::vector<int> across = rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};  // no neighbours in the ring
   const auto other = m->subgroup(across);
   std::vector<int64_t> sum{rank};
   other->all_reduce(std::span(sum), in(5s));
@@ -145,12 +145,14 @@ void diverged_operation(int rank, const std::vector<std::string>& endpoints) {
   m->barrier(in(5s));
   std::vector<std::byte> data(64);
   const Error e = error_of([&] {
-    if (rank == 0) m->barrier(in(5s));
-    else m->broadcast(data, 0, in(5s));
+    if (rank == 0)
+      m->barrier(in(5s));
+    else
+      m->broadcast(data, 0, in(5s));
   });
   CHECK(e.code() == Code::data_loss);
   CHECK(std::string(e.what()).find("ranks diverged") != std::string::npos);
-  CHECK(error_of([&] { m->barrier(in(5s)); }).code() == Code::data_loss);   // dead from now on
+  CHECK(error_of([&] { m->barrier(in(5s)); }).code() == Code::data_loss);  // dead from now on
 }
 
 // The same operation at the same place, but of another mesh over the same ring.
@@ -174,7 +176,7 @@ void late(int rank, const std::vector<std::string>& endpoints) {
   if (rank == 1) {
     std::this_thread::sleep_for(1200ms);
     const Error e = error_of([&] {
-      m->barrier(in(5s));   // may still find what rank 0 sent before it gave up
+      m->barrier(in(5s));  // may still find what rank 0 sent before it gave up
       m->barrier(in(5s));
     });
     CHECK(e.code() == Code::unavailable && e.lost() == Lost::instance);
@@ -212,7 +214,7 @@ void cancelled(int rank, const std::vector<std::string>& endpoints) {
     m->cancel("node b is suspect");
   });
   const double waited = seconds_of([&] {
-    const Error e = error_of([&] { sub->barrier(in(30s)); });   // the parent's cancel ends the subgroup's wait
+    const Error e = error_of([&] { sub->barrier(in(30s)); });  // the parent's cancel ends the subgroup's wait
     CHECK(e.code() == Code::cancelled && e.parts().what.find("node b is suspect") != std::string::npos);
   });
   other.join();
@@ -245,7 +247,8 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
   const WeightPart part{"w", {0, out}, {share * size_t(rank), share * size_t(rank + 1)}};
   const auto w = b->load(source, std::span(&part, 1), 32);
   b->begin_step();
-  const Tensor y = b->add_reduced(b->from_host(rows, out, residual), b->linear_partial(b->from_host(rows, share, mine), *w), nullptr, *m, in(10s));
+  const Tensor y =
+      b->add_reduced(b->from_host(rows, out, residual), b->linear_partial(b->from_host(rows, share, mine), *w), nullptr, *m, in(10s));
   std::vector<float> got(rows * out), weights(share * n);
   b->to_host(y, got);
   for (size_t o = 0; o < out; ++o) {
@@ -258,7 +261,8 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
   }
   std::vector<std::byte> bits(got.size() * 4 * n);
   m->all_gather(std::as_bytes(std::span(got)), std::vector<size_t>(n, got.size() * 4), bits, in(5s));
-  for (size_t r = 1; r < n; ++r) CHECK(std::memcmp(bits.data(), bits.data() + r * got.size() * 4, got.size() * 4) == 0);   // ranks agree bit by bit
+  for (size_t r = 1; r < n; ++r)
+    CHECK(std::memcmp(bits.data(), bits.data() + r * got.size() * 4, got.size() * 4) == 0);  // ranks agree bit by bit
 
   source.add("e", random_matrix({formats::Coding::dense, formats::DType::bf16, 0, 0, {}}, 4 * n, 33, 8));
   const WeightPart shard{"e", {4 * size_t(rank), 4 * size_t(rank + 1)}, {0, 33}};
@@ -272,7 +276,7 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
     CHECK(std::memcmp(row.data(), embedded.data() + i * 33, 33 * 4) == 0);
   }
 
-  mine[rank == 1 ? share : 0] = rank == 1 ? 1e12f : mine[0];   // row 1 overflows on rank 1: every rank hears of it
+  mine[rank == 1 ? share : 0] = rank == 1 ? 1e12f : mine[0];  // row 1 overflows on rank 1: every rank hears of it
   const Error e = error_of([&] {
     b->add_reduced(b->from_host(rows, out, residual), b->linear_partial(b->from_host(rows, share, mine), *w), nullptr, *m, in(10s));
   });
@@ -283,9 +287,16 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
 }  // namespace
 
 int run_role(const std::string& name, int rank, const std::vector<std::string>& endpoints) {
-  const std::map<std::string, std::function<void(int, const std::vector<std::string>&)>> roles{
-      {"contract", contract}, {"subgroups", subgroups}, {"diverged_operation", diverged_operation}, {"diverged_length", diverged_length}, {"diverged_mesh", diverged_mesh},
-      {"late", late}, {"dies", dies}, {"cancelled", cancelled}, {"nobody_comes", nobody_comes}, {"backend", backend}};
+  const std::map<std::string, std::function<void(int, const std::vector<std::string>&)>> roles{{"contract", contract},
+                                                                                               {"subgroups", subgroups},
+                                                                                               {"diverged_operation", diverged_operation},
+                                                                                               {"diverged_length", diverged_length},
+                                                                                               {"diverged_mesh", diverged_mesh},
+                                                                                               {"late", late},
+                                                                                               {"dies", dies},
+                                                                                               {"cancelled", cancelled},
+                                                                                               {"nobody_comes", nobody_comes},
+                                                                                               {"backend", backend}};
   try {
     roles.at(name)(rank, endpoints);
     return 0;

@@ -33,7 +33,7 @@ TEST(Watchdog, DeadlineShutsTheSocketsDown) {
   dog.add_sockets({pair.ours.get()});
   {
     const Watchdog::Watch watch(dog, "all_gather, rank 1 of 2", Deadline::after(100ms));
-    EXPECT_EQ(blocking_read(pair.ours), 0);   // returns only because of the shutdown
+    EXPECT_EQ(blocking_read(pair.ours), 0);  // returns only because of the shutdown
   }
   EXPECT_TRUE(dog.dead());
   try {
@@ -53,16 +53,14 @@ TEST(Watchdog, FirstReasonStays) {
   try {
     dog.throw_if_dead();
     FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.parts().what, "first");
-  }
+  } catch (const Error& e) { EXPECT_EQ(e.parts().what, "first"); }
 }
 
 TEST(Watchdog, SocketsAreGuardedOnlyWhileTheyAreOurs) {
   Pair mine, foreign;
   Watchdog dog;
   EXPECT_EQ(dog.add_sockets({mine.ours.get()}).size(), 1u);
-  EXPECT_EQ(dog.add_sockets({mine.ours.get(), foreign.ours.get()}).size(), 1u);   // the first belongs to another ring
+  EXPECT_EQ(dog.add_sockets({mine.ours.get(), foreign.ours.get()}).size(), 1u);  // the first belongs to another ring
   dog.remove_sockets({foreign.ours.get()});
   dog.kill({Code::cancelled, Lost::instance, "end", {}, {}});
   EXPECT_EQ(blocking_read(mine.theirs), 0);

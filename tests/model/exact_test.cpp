@@ -15,7 +15,9 @@ struct Variant {
   RunSetup setup;
 };
 
-model::ParallelConfig ranks(size_t n, size_t stages = 1, std::vector<double> shares = {}, std::vector<size_t> layers = {}) { return {n, stages, std::move(shares), std::move(layers)}; }
+model::ParallelConfig ranks(size_t n, size_t stages = 1, std::vector<double> shares = {}, std::vector<size_t> layers = {}) {
+  return {n, stages, std::move(shares), std::move(layers)};
+}
 
 RunSetup with(model::ParallelConfig parallel) {
   RunSetup s;
@@ -49,7 +51,8 @@ std::vector<Variant> variants(size_t layers) {
       {"2 threads", changed(RunSetup{}, [](RunSetup& s) { s.threads = 2; })},
       {"3 threads, 2 ranks", changed(with(ranks(2)), [](RunSetup& s) { s.threads = 3; })},
       {"random arrival, 4 ranks, shm", changed(with(ranks(4)), [](RunSetup& s) { s.jitter_seed = 11; })},
-      {"random arrival, 3 ranks, tcp", changed(with(ranks(3)), [](RunSetup& s) { s.jitter_seed = 12, s.transport = mesh::Transport::tcp; })},
+      {"random arrival, 3 ranks, tcp",
+       changed(with(ranks(3)), [](RunSetup& s) { s.jitter_seed = 12, s.transport = mesh::Transport::tcp; })},
   };
   if (layers >= 2) {
     all.push_back({"2 stages", with(ranks(2, 2))});
@@ -93,12 +96,14 @@ TEST(ExactGuard, OtherTokensGiveOtherBits) {
   reference.tokens[3] ^= 1;
   const std::vector<float> other = logits_of(model_path("llama"), reference.tokens, RunSetup{});
   const size_t row = reference.vocabulary;
-  EXPECT_EQ(std::memcmp(one.data(), other.data(), 3 * row * sizeof(float)), 0);      // before the change: causal
+  EXPECT_EQ(std::memcmp(one.data(), other.data(), 3 * row * sizeof(float)), 0);  // before the change: causal
   EXPECT_NE(std::memcmp(one.data() + 3 * row, other.data() + 3 * row, row * sizeof(float)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Exact, testing::Values("llama", "llama-bias", "mistral", "smollm", "qwen2", "qwen3", "llama-mlx4", "qwen2-mlx8", "llama-mlx-mixed",
-                                                        "llama-gguf-k", "llama-gguf-mixed", "qwen2-gguf-dense", "qwen3-gguf-q8_0", "smollm-gguf-q4_0"),
+INSTANTIATE_TEST_SUITE_P(Models, Exact,
+                         testing::Values("llama", "llama-bias", "mistral", "smollm", "qwen2", "qwen3", "llama-mlx4", "qwen2-mlx8",
+                                         "llama-mlx-mixed", "llama-gguf-k", "llama-gguf-mixed", "qwen2-gguf-dense", "qwen3-gguf-q8_0",
+                                         "smollm-gguf-q4_0"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

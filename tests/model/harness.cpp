@@ -47,7 +47,8 @@ struct Rank {
 };
 
 // All steps of the run on one rank; rank 0 returns the logits of the main sequence.
-std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& shards, const model::DecoderSpec& spec, const std::vector<Sequence>& sequences, size_t chunk) {
+std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& shards, const model::DecoderSpec& spec,
+                            const std::vector<Sequence>& sequences, size_t chunk) {
   std::vector<float> result;
   std::vector<size_t> done(sequences.size());
   while (done[0] < sequences[0].tokens.size()) {
@@ -59,7 +60,8 @@ std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& sha
       if (rows == 0) continue;
       segments.push_back({static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(rows), static_cast<uint32_t>(done[i]),
                           std::span(sequences[i].blocks).first(ceil_div(done[i] + rows, compute::kKvBlock))});
-      tokens.insert(tokens.end(), sequences[i].tokens.begin() + static_cast<long>(done[i]), sequences[i].tokens.begin() + static_cast<long>(done[i] + rows));
+      tokens.insert(tokens.end(), sequences[i].tokens.begin() + static_cast<long>(done[i]),
+                    sequences[i].tokens.begin() + static_cast<long>(done[i] + rows));
       done[i] += rows;
     }
     std::vector<uint32_t> sampled;
@@ -72,7 +74,8 @@ std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& sha
       rank.world->recv(std::as_writable_bytes(std::span(hidden)), static_cast<int>(rank.shard.rank - rank.shard.tp_size), deadline());
     }
     auto out = rank.decoder->forward({tokens, segments, sampled, hidden}, *rank.tp, 20s, nullptr);
-    if (!rank.shard.last_stage()) rank.world->send(std::as_bytes(std::span(out.hidden)), static_cast<int>(rank.shard.rank + rank.shard.tp_size), deadline());
+    if (!rank.shard.last_stage())
+      rank.world->send(std::as_bytes(std::span(out.hidden)), static_cast<int>(rank.shard.rank + rank.shard.tp_size), deadline());
     if (rank.shard.rank != 0) {
       if (rank.shard.last_stage() && !rank.shard.vocabulary.empty()) rank.world->send(std::as_bytes(std::span(out.logits)), 0, deadline());
       continue;
@@ -87,7 +90,8 @@ std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& sha
         rank.world->recv(std::as_writable_bytes(std::span(piece)), static_cast<int>(from.rank), deadline());
       }
       for (size_t r = 0; r < sampled.size(); ++r)
-        std::copy_n(piece.begin() + static_cast<long>(r * from.vocabulary.size()), from.vocabulary.size(), result.begin() + static_cast<long>(old + r * spec.vocabulary + from.vocabulary.begin));
+        std::copy_n(piece.begin() + static_cast<long>(r * from.vocabulary.size()), from.vocabulary.size(),
+                    result.begin() + static_cast<long>(old + r * spec.vocabulary + from.vocabulary.begin));
     }
   }
   return result;
@@ -129,13 +133,15 @@ std::vector<float> logits_of(const std::string& path, const std::vector<int32_t>
         Rank& rank = ranks[r];
         rank.shard = plan.ranks[r];
         rank.backend = compute::make_native_backend(setup.isa, setup.threads);
-        rank.world = ranks.size() == 1 ? mesh::make_solo_mesh() : mesh::connect_mesh(configs[r], *listeners[r], endpoints, Deadline::after(10s));
+        rank.world =
+            ranks.size() == 1 ? mesh::make_solo_mesh() : mesh::connect_mesh(configs[r], *listeners[r], endpoints, Deadline::after(10s));
         std::vector<int> stage;
         for (const auto& s : plan.ranks)
           if (s.stage == rank.shard.stage) stage.push_back(static_cast<int>(s.rank));
         rank.tp = rank.world->subgroup(stage);
-        rank.decoder = std::make_unique<model::Decoder>(files, spec, plan.units, rank.shard, *rank.backend,
-                                                        model::DecoderOptions{std::max<size_t>(rows, 64), blocks, setup.kv_type, rows}, nullptr);
+        rank.decoder =
+            std::make_unique<model::Decoder>(files, spec, plan.units, rank.shard, *rank.backend,
+                                             model::DecoderOptions{std::max<size_t>(rows, 64), blocks, setup.kv_type, rows}, nullptr);
         std::vector<float> logits = run_rank(rank, plan.ranks, spec, sequences, chunk);
         if (r == 0) result = std::move(logits);
         rank.world->barrier(Deadline::after(20s));

@@ -15,12 +15,12 @@ struct RunSetup {
   model::ParallelConfig parallel;
   std::string isa = "auto";
   unsigned threads = 1;
-  size_t chunk = 0;                       // 0: all at once
+  size_t chunk = 0;  // 0: all at once
   compute::KvType kv_type = compute::KvType::f16;
   mesh::Transport transport = mesh::Transport::shm;
   uint64_t jitter_seed = 0;
-  size_t companions = 0;                  // other sequences that share every step
-  bool reverse_blocks = false;            // KV blocks in another order
+  size_t companions = 0;        // other sequences that share every step
+  bool reverse_blocks = false;  // KV blocks in another order
 };
 
 // [tokens, vocabulary]
@@ -28,11 +28,11 @@ std::vector<float> logits_of(const std::string& path, const std::vector<int32_t>
 
 struct Reference {
   std::vector<int32_t> tokens;
-  std::vector<float> logits;              // [tokens, vocabulary]
+  std::vector<float> logits;  // [tokens, vocabulary]
   size_t vocabulary = 0;
 };
-Reference read_reference(const std::string& path);      // a safetensors file {input_ids i32 [1,T], logits f32 [1,T,V]}
+Reference read_reference(const std::string& path);  // a safetensors file {input_ids i32 [1,T], logits f32 [1,T,V]}
 
-std::string model_path(const std::string& name);        // in the test data: a folder, or the GGUF file inside it
+std::string model_path(const std::string& name);  // in the test data: a folder, or the GGUF file inside it
 
 }  // namespace verbund::test

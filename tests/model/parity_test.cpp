@@ -68,19 +68,19 @@ TEST_P(Parity, LogitsEqualTheReference) {
     agree += gap <= tolerance.at("near_tie_margin_over_std").get<double>() * std_dev;
   }
   RecordProperty("worst_cosine", std::to_string(worst_cosine));
-  std::printf("  %-20s max |diff| %.2e of %.1f, worst cosine %.6f, same top-1 %zu of %zu\n", GetParam().c_str(), difference, largest, worst_cosine, agree, positions);
+  std::printf("  %-20s max |diff| %.2e of %.1f, worst cosine %.6f, same top-1 %zu of %zu\n", GetParam().c_str(), difference, largest,
+              worst_cosine, agree, positions);
   if (tolerance.contains("max_abs_diff_over_max_abs_logit")) {
     EXPECT_LE(difference, tolerance.at("max_abs_diff_over_max_abs_logit").get<double>() * largest);
   }
-  if (tolerance.contains("min_cosine")) {
-    EXPECT_GE(worst_cosine, tolerance.at("min_cosine").get<double>());
-  }
+  if (tolerance.contains("min_cosine")) { EXPECT_GE(worst_cosine, tolerance.at("min_cosine").get<double>()); }
   EXPECT_GE(static_cast<double>(agree), tolerance.at("same_top1").get<double>() * static_cast<double>(positions));
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Parity, testing::ValuesIn(case_names()), [](const auto& info) {
   std::string name = info.param;
-  std::replace_if(name.begin(), name.end(), [](char ch) { return !std::isalnum(static_cast<unsigned char>(ch)); }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char ch) { return !std::isalnum(static_cast<unsigned char>(ch)); }, '_');
   return name;
 });
 

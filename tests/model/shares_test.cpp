@@ -43,8 +43,8 @@ TEST(Units, DependOnTheModelAlone) {
   EXPECT_EQ(demo.mlp, 96u);
   DecoderSpec narrow = smollm2();
   narrow.head_dim = 16;
-  EXPECT_EQ(row_parallel_units(narrow, {affine(4, 64)}, {affine(4, 64)}).heads_per_unit, 4u);      // a group of 64 spans four heads
-  EXPECT_EQ(row_parallel_units(narrow, {{}}, {affine(4, 128)}).heads_per_unit, 1u);                // dense: any head is a unit
+  EXPECT_EQ(row_parallel_units(narrow, {affine(4, 64)}, {affine(4, 64)}).heads_per_unit, 4u);  // a group of 64 spans four heads
+  EXPECT_EQ(row_parallel_units(narrow, {{}}, {affine(4, 128)}).heads_per_unit, 1u);            // dense: any head is a unit
   EXPECT_EQ(row_parallel_units(narrow, {{}}, {affine(4, 128)}).mlp, 128u);
 }
 
@@ -70,7 +70,7 @@ TEST(ShardPlan, KvHeadsAtABorderLiveOnBothSides) {
   const ShardPlan two = make_shard_plan(s, u, {2, 1, {}, {}});
   EXPECT_EQ(two.ranks[0].heads, (Range{0, 5}));
   EXPECT_EQ(two.ranks[0].kv_heads, (Range{0, 2}));
-  EXPECT_EQ(two.ranks[1].kv_heads, (Range{1, 3}));      // KV head 1 is read by heads 3, 4 and 5
+  EXPECT_EQ(two.ranks[1].kv_heads, (Range{1, 3}));  // KV head 1 is read by heads 3, 4 and 5
 }
 
 // Case P9: each layer exactly once.

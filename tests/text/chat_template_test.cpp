@@ -59,9 +59,7 @@ TEST(ChatTemplate, RendersAsTransformersDoes) {
     std::string text, error;
     try {
       text = chat_template.render(input_of(conversations.at(conversation)));
-    } catch (const Error& thrown) {
-      error = thrown.what();
-    }
+    } catch (const Error& thrown) { error = thrown.what(); }
     if (expected.contains("text")) {
       EXPECT_EQ(error, "");
       EXPECT_EQ(text, expected["text"].get<std::string>());
@@ -96,7 +94,8 @@ TEST(ChatTemplate, ErrorsCarryTheTemplatesWordsOrTheLine) {
 }
 
 TEST(ChatTemplate, EndlessTemplatesEndSoon) {
-  const char* loops = "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}x{% endfor %}{% endfor %}{% endfor %}";
+  const char* loops =
+      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}x{% endfor %}{% endfor %}{% endfor %}";
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(error_of(loops), HasSubstr("does not come to an end"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));  // about 0.06 s; room for sanitizers and a busy machine

@@ -14,9 +14,7 @@ bool is_utf8(std::string_view text) {
   try {
     (void)nlohmann::json(std::string(text)).dump();  // throws on invalid UTF-8
     return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
+  } catch (const nlohmann::json::exception&) { return false; }
 }
 
 // Feeds ids one by one; checks each piece; returns them joined.
@@ -107,8 +105,8 @@ TEST(Detokenizer, TextComesAsSoonAsItIsCertain) {
 
 TEST(Detokenizer, ABrokenCharacterIsReplacedWhenNoByteCanMendIt) {
   const auto tokenizer = byte_level("gpt-2");
-  const int32_t lead = *tokenizer->id_of("\u00f0");     // byte f0 opens four bytes
-  const int32_t next = *tokenizer->id_of("\u0141");     // byte 9f
+  const int32_t lead = *tokenizer->id_of("\u00f0");  // byte f0 opens four bytes
+  const int32_t next = *tokenizer->id_of("\u0141");  // byte 9f
   const int32_t letter = *tokenizer->id_of("A");
   Detokenizer detokenizer(tokenizer);
   EXPECT_EQ(detokenizer.push(lead), "");

@@ -25,7 +25,9 @@ struct Model {
 
   // A model's head often has more rows than the tokenizer has tokens; those may never be allowed.
   explicit Model(std::shared_ptr<const Tokenizer> t)
-      : tokenizer(std::move(t)), vocabulary_size(tokenizer->size() + 37), environment(tokenizer, vocabulary_size, std::vector<int32_t>{kEos}) {}
+      : tokenizer(std::move(t)),
+        vocabulary_size(tokenizer->size() + 37),
+        environment(tokenizer, vocabulary_size, std::vector<int32_t>{kEos}) {}
 
   Ids allowed(Matcher& matcher) const {
     std::vector<uint32_t> mask((vocabulary_size + 31) / 32, 0xffffffff);
@@ -98,8 +100,7 @@ void expect_matches_schema(const std::string& text) {
 TEST(Grammar, AJsonSchemaHoldsForAnyChoiceOfAllowedTokens) {
   for (const auto& tokenizer : {byte_level("smollm"), sentence_piece("no_prefix")}) {
     const Model model(tokenizer);
-    for (uint32_t seed = 1; seed <= 10; ++seed)
-      expect_matches_schema(model.random_text(GrammarKind::json_schema, kSchema, seed, 20));
+    for (uint32_t seed = 1; seed <= 10; ++seed) expect_matches_schema(model.random_text(GrammarKind::json_schema, kSchema, seed, 20));
   }
 }
 

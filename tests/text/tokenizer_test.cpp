@@ -18,9 +18,7 @@ using ::testing::HasSubstr;
 Error error_of(const std::function<void()>& action) {
   try {
     action();
-  } catch (const Error& error) {
-    return error;
-  }
+  } catch (const Error& error) { return error; }
   return Error(Code::internal, "no error was thrown");
 }
 
@@ -82,10 +80,9 @@ TEST(Tokenizer, SentencePieceVocabulariesOfGgufAgreeWithSentencePiece) {
 }
 
 TEST(Tokenizer, PreTokenisersWithSeveralNamesAreTheSame) {
-  const std::vector<std::pair<std::string, std::string>> same = {{"smollm", "starcoder"}, {"smollm", "command-r"},
-                                                                 {"llama-bpe", "llama3"}, {"llama-bpe", "llama-v3"},
-                                                                 {"glm4", "chatglm-bpe"}, {"qwen2", "deepseek-r1-qwen"},
-                                                                 {"gpt-4o", "minimax-m2"}};
+  const std::vector<std::pair<std::string, std::string>> same = {
+      {"smollm", "starcoder"}, {"smollm", "command-r"},       {"llama-bpe", "llama3"}, {"llama-bpe", "llama-v3"},
+      {"glm4", "chatglm-bpe"}, {"qwen2", "deepseek-r1-qwen"}, {"gpt-4o", "minimax-m2"}};
   for (const auto& [name, alias] : same) {
     const auto one = byte_level(name), other = byte_level(alias);
     for (const std::string& text : corpus()) EXPECT_EQ(one->encode(text, {}), other->encode(text, {})) << alias;
@@ -177,8 +174,9 @@ TEST(Tokenizer, LimitsInATokenizerJsonDoNotCutText) {
   const Json file = stored("byte_level.json");
   Json document = Json::parse(json_of(file, file["cases"]["gpt-2"]));
   document["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
-  document["padding"] = {{"strategy", {{"Fixed", 64}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
-                         {"pad_id", 0}, {"pad_type_id", 0}, {"pad_token", "<|endoftext|>"}};
+  document["padding"] = {
+      {"strategy", {{"Fixed", 64}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr}, {"pad_id", 0}, {"pad_type_id", 0},
+      {"pad_token", "<|endoftext|>"}};
   const std::string text = "one two three four five";
   EXPECT_EQ(Tokenizer::from_json(document.dump())->encode(text, {}), byte_level("gpt-2")->encode(text, {}));
 }

@@ -20,8 +20,8 @@ namespace verbund::compute {
 constexpr const char* kMlxStamp = "verbund-mlx abi " VERBUND_MLX_TEXT(VERBUND_MLX_ABI) " built with " __VERSION__;
 
 using MlxStampFn = const char*();
-using MlxBackendFn = Backend*();                                             // throws Error
-using MlxMeshFn = mesh::Mesh*(const MlxMeshOptions&, const Deadline&);       // throws Error
+using MlxBackendFn = Backend*();                                        // throws Error
+using MlxMeshFn = mesh::Mesh*(const MlxMeshOptions&, const Deadline&);  // throws Error
 
 constexpr const char* kMlxStampName = "verbund_mlx_stamp";
 constexpr const char* kMlxBackendName = "verbund_mlx_make_backend";

@@ -55,7 +55,8 @@ bool regular(const AttentionParams& p) {
 }
 
 // The visible rows of one segment: [1, heads, length, head_dim] in f32.
-mx::array gather(const mx::array& cache, const StepSegments::View& view, const AttentionParams& p, const std::optional<mx::array>& kv_of_head) {
+mx::array gather(const mx::array& cache, const StepSegments::View& view, const AttentionParams& p,
+                 const std::optional<mx::array>& kv_of_head) {
   const int kv_heads = to_int(p.kv_heads), dim = to_int(p.head_dim), block = to_int(kKvBlock);
   const mx::array paged = mx::reshape(cache, {cache.shape(0) / block, block, kv_heads, dim});
   const mx::array flat = mx::reshape(mx::take(paged, view.blocks, 0), {to_int(view.blocks.size()) * block, kv_heads, dim});
@@ -115,7 +116,8 @@ const std::vector<StepSegments::View>& StepSegments::views(size_t window) {
     const size_t first_block = begin / kKvBlock, last_block = ceil_div(end, kKvBlock);
     std::vector<int32_t> blocks(s.blocks.begin() + first_block, s.blocks.begin() + last_block);
     const int length = to_int(end - begin);
-    View view{mx::array(blocks.begin(), {to_int(blocks.size())}, mx::int32), to_int(begin - first_block * kKvBlock), length, std::nullopt, false};
+    View view{mx::array(blocks.begin(), {to_int(blocks.size())}, mx::int32), to_int(begin - first_block * kKvBlock), length, std::nullopt,
+              false};
     if (window != 0 && end > window && s.rows > 1) {
       std::vector<uint8_t> mask;
       for (size_t i = s.first_position; i < end; ++i)
@@ -136,7 +138,8 @@ const StepSegments::Rotation& StepSegments::rotation(const RopeTable& table, Rop
   const size_t rows = positions_.size(), pairs = table.pairs;
   std::vector<float> cos(rows * head_dim, 1.0f), sin(rows * head_dim, 0.0f);
   for (size_t r = 0; r < rows; ++r) {
-    if ((positions_[r] + size_t{1}) * pairs > table.cos.size()) refuse("position " + std::to_string(positions_[r]) + " is beyond the rotation table");
+    if ((positions_[r] + size_t{1}) * pairs > table.cos.size())
+      refuse("position " + std::to_string(positions_[r]) + " is beyond the rotation table");
     for (size_t i = 0; i < pairs; ++i) {
       const size_t at = positions_[r] * pairs + i;
       const size_t first = r * head_dim + (mode == RopeMode::half ? i : 2 * i), second = first + (mode == RopeMode::half ? pairs : 1);
@@ -154,7 +157,8 @@ mx::array attend(const mx::array& qkv, MlxKvCache& cache, const AttentionParams&
   const int rows = qkv.shape(0), heads = to_int(p.heads), kv_heads = to_int(p.kv_heads), dim = to_int(p.head_dim);
 
   mx::array qk = mx::reshape(mx::slice(qkv, {0, 0}, {rows, (heads + kv_heads) * dim}), {rows, heads + kv_heads, dim});
-  const mx::array v = mx::reshape(mx::slice(qkv, {0, (heads + kv_heads) * dim}, {rows, (heads + 2 * kv_heads) * dim}), {rows, 1, kv_heads, dim});
+  const mx::array v =
+      mx::reshape(mx::slice(qkv, {0, (heads + kv_heads) * dim}, {rows, (heads + 2 * kv_heads) * dim}), {rows, 1, kv_heads, dim});
   if (p.q_norm != nullptr || p.k_norm != nullptr)
     qk = mx::concatenate({head_norm(mx::slice(qk, {0, 0, 0}, {rows, heads, dim}), p.q_norm, p.norm_eps),
                           head_norm(mx::slice(qk, {0, heads, 0}, {rows, heads + kv_heads, dim}), p.k_norm, p.norm_eps)},
@@ -178,9 +182,12 @@ mx::array attend(const mx::array& qkv, MlxKvCache& cache, const AttentionParams&
     const auto& item = step.items()[i];
     const int first = to_int(item.first_row), n = to_int(item.rows);
     const mx::array q = mx::expand_dims(mx::transpose(mx::slice(qk, {first, 0, 0}, {first + n, heads, dim}), {1, 0, 2}), 0);
-    const mx::array out = mx::fast::scaled_dot_product_attention(
-        q, gather(keys, views[i], p, kv_of_head), gather(values, views[i], p, kv_of_head), p.scale,
-        views[i].causal ? "causal" : views[i].mask ? "array" : "", views[i].mask);
+    const mx::array out =
+        mx::fast::scaled_dot_product_attention(q, gather(keys, views[i], p, kv_of_head), gather(values, views[i], p, kv_of_head), p.scale,
+                                               views[i].causal ? "causal"
+                                               : views[i].mask ? "array"
+                                                               : "",
+                                               views[i].mask);
     outputs.push_back(mx::reshape(mx::transpose(mx::squeeze(out, 0), {1, 0, 2}), {n, heads * dim}));
   }
   return outputs.size() == 1 ? outputs[0] : mx::concatenate(std::move(outputs), 0);

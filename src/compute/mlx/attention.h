@@ -22,7 +22,7 @@ std::unique_ptr<MlxKvCache> make_cache(const KvLayout& layout);
 
 struct MlxVector final : Vector {
   explicit MlxVector(mx::array v) : values(std::move(v)) { size = values.size(); }
-  mx::array values;                    // f32 [size]
+  mx::array values;  // f32 [size]
 };
 
 // The segments of the step, checked, and arrays made from them on first use.
@@ -30,13 +30,13 @@ class StepSegments {
  public:
   // The keys that one segment's queries may see: `length` positions from `skip` on in the gathered blocks.
   struct View {
-    mx::array blocks;                  // i32 [n]: ids to gather
+    mx::array blocks;  // i32 [n]: ids to gather
     int skip, length;
-    std::optional<mx::array> mask;     // bool [rows, length]; none where every key is visible or plain causal order does
+    std::optional<mx::array> mask;  // bool [rows, length]; none where every key is visible or plain causal order does
     bool causal;
   };
   struct Rotation {
-    mx::array cos, sin;                // [rows, 1, head_dim]; signs folded into sin, 1 and 0 beyond the rotated dims
+    mx::array cos, sin;  // [rows, 1, head_dim]; signs folded into sin, 1 and 0 beyond the rotated dims
   };
 
   StepSegments(std::span<const Segment> segments, size_t rows, const KvLayout& layout);
@@ -47,7 +47,7 @@ class StepSegments {
     std::vector<uint32_t> blocks;
   };
   const std::vector<Item>& items() const { return items_; }
-  const mx::array& slots() const { return slots_; }        // i32 [rows]: block * kKvBlock + offset of each row
+  const mx::array& slots() const { return slots_; }  // i32 [rows]: block * kKvBlock + offset of each row
   const std::vector<View>& views(size_t window);
   const Rotation& rotation(const RopeTable& table, RopeMode mode, size_t head_dim);
 

@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kBufferCacheBytes = 64 << 20;
 
 struct Node final : Tensor::Storage {
-  std::optional<mx::array> value;      // none after end_step()
+  std::optional<mx::array> value;  // none after end_step()
 };
 
 int to_int(size_t n) { return static_cast<int>(n); }
@@ -43,8 +43,8 @@ void throw_poisoned(const std::vector<size_t>& rows) {
   if (rows.empty()) return;
   std::string list;
   for (const size_t row : rows) list += (list.empty() ? "rows " : ", ") + std::to_string(row);
-  throw Error(Error::Parts{Code::invalid_argument, Lost::request, "a partial sum left the fixed-point range (2^20) or is not a number", list,
-                           "the prompt or the model's weights overflow; other requests are not affected"});
+  throw Error(Error::Parts{Code::invalid_argument, Lost::request, "a partial sum left the fixed-point range (2^20) or is not a number",
+                           list, "the prompt or the model's weights overflow; other requests are not affected"});
 }
 
 class MlxBackend final : public Backend {
@@ -79,7 +79,7 @@ class MlxBackend final : public Backend {
     note_widening(source, parts);
     return stored_bytes(source, parts);
   }
-  uint64_t load_scratch_bytes() const override { return 2 * kBandBytes; }   // codes, scales and biases of one band
+  uint64_t load_scratch_bytes() const override { return 2 * kBandBytes; }  // codes, scales and biases of one band
   std::unique_ptr<KvCache> make_kv_cache(const KvLayout& layout) override {
     return guarded("make_kv_cache", [&]() -> std::unique_ptr<KvCache> { return make_cache(layout); });
   }
@@ -155,7 +155,8 @@ class MlxBackend final : public Backend {
     return guarded("zero_partial", [&] { return Partial{keep(mx::zeros({to_int(rows), to_int(cols)}, mx::float32))}; });
   }
 
-  Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) override {
+  Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh,
+                     const Deadline& deadline) override {
     return guarded("add_reduced", [&] {
       const mx::array& v = value_of(partial.sums, "add_reduced");
       if (partial.sums.rows() != residual.rows() || partial.sums.cols() != residual.cols()) refuse("shapes differ", "add_reduced");
@@ -212,7 +213,7 @@ class MlxBackend final : public Backend {
   static mx::array silu(const mx::array& x) { return mx::multiply(x, mx::sigmoid(x)); }
   static mx::array gelu_tanh(const mx::array& x) {
     const mx::array cubic = mx::multiply(mx::square(x), mx::multiply(x, mx::array(0.044715f)));
-    const float c = std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;   // sqrt(2 / pi)
+    const float c = std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;  // sqrt(2 / pi)
     const mx::array t = mx::tanh(mx::multiply(mx::add(x, cubic), mx::array(c)));
     return mx::multiply(mx::multiply(x, mx::array(0.5f)), mx::add(t, mx::array(1.0f)));
   }
@@ -331,12 +332,12 @@ class MlxBackend final : public Backend {
     widening_max_ = std::max(widening_max_, widening_bytes(source, parts));
   }
 
-  std::vector<std::weak_ptr<Node>> nodes_;                          // of this step
-  std::vector<std::pair<MlxKvCache*, size_t>> touched_;             // layers appended to in this step
-  std::vector<mx::array> checks_;                                   // bool [rows] each: rows in range
+  std::vector<std::weak_ptr<Node>> nodes_;               // of this step
+  std::vector<std::pair<MlxKvCache*, size_t>> touched_;  // layers appended to in this step
+  std::vector<mx::array> checks_;                        // bool [rows] each: rows in range
   std::optional<StepSegments> segments_;
-  std::optional<Error> failed_;                                     // in end_step()
-  mutable uint64_t widening_max_ = 0;                               // of the weights planned or loaded so far
+  std::optional<Error> failed_;        // in end_step()
+  mutable uint64_t widening_max_ = 0;  // of the weights planned or loaded so far
 };
 
 }  // namespace

@@ -17,9 +17,7 @@ Error error_of_mlx(std::string_view operation) {
     if (text.find("malloc") != std::string::npos)
       return Error(Code::resource_exhausted, text, where, "use a smaller context, a smaller prefill chunk or more nodes");
     return Error(Code::internal, text, where);
-  } catch (...) {
-    return Error(Code::internal, "unknown exception", where);
-  }
+  } catch (...) { return Error(Code::internal, "unknown exception", where); }
 }
 
 mx::array make_array(mx::Shape shape, mx::Dtype type) {

@@ -20,9 +20,7 @@ template <class F>
 auto guarded(std::string_view operation, F&& body) -> decltype(body()) {
   try {
     return std::forward<F>(body)();
-  } catch (const Error&) {
-    throw;
-  } catch (...) {
+  } catch (const Error&) { throw; } catch (...) {
     throw error_of_mlx(operation);
   }
 }

@@ -27,10 +27,11 @@ const char* name_of(int64_t op) {
   return op >= 1 && op <= 6 ? kNames[op - 1] : "an unknown operation";
 }
 
-using Header = std::array<int64_t, 4>;   // Op, sequence number, length, mesh (of those that share a group)
+using Header = std::array<int64_t, 4>;  // Op, sequence number, length, mesh (of those that share a group)
 
 std::string text_of(const Header& h) {
-  return std::string(name_of(h[0])) + " number " + std::to_string(h[1]) + ", length " + std::to_string(h[2]) + ", mesh " + std::to_string(h[3]);
+  return std::string(name_of(h[0])) + " number " + std::to_string(h[1]) + ", length " + std::to_string(h[2]) + ", mesh " +
+         std::to_string(h[3]);
 }
 
 mx::array bytes_in(std::span<const std::byte> data) {
@@ -46,11 +47,11 @@ void copy_out(mx::array a, void* into, size_t bytes) {
 
 // What a mesh and its subgroups share: the peers' endpoints, the rings and the one thread that guards them.
 struct Fabric {
-  std::string group;                              // "ring", ...
-  int rank = 0, size = 1;                         // in the whole mesh
-  std::vector<std::string> addresses;             // ring: by rank
-  std::vector<ReservedPort> reserved;             // ring: ours, by left neighbour
-  std::vector<int64_t> ports;                     // ring: [rank * size + left neighbour]
+  std::string group;                   // "ring", ...
+  int rank = 0, size = 1;              // in the whole mesh
+  std::vector<std::string> addresses;  // ring: by rank
+  std::vector<ReservedPort> reserved;  // ring: ours, by left neighbour
+  std::vector<int64_t> ports;          // ring: [rank * size + left neighbour]
   Watchdog dog;
   std::map<int, std::shared_ptr<Channel>> pairs;  // by peer
   size_t rings = 0;
@@ -91,10 +92,11 @@ class MlxMesh final : public mesh::Mesh {
   }
 
   void all_reduce(std::span<float> data, const Deadline& deadline) override {
-    collective(Op::all_reduce_f32, data.size(), deadline, [&] { sum_gathered(data); });   // MLX's own sum has no fixed order
+    collective(Op::all_reduce_f32, data.size(), deadline, [&] { sum_gathered(data); });  // MLX's own sum has no fixed order
   }
 
-  void all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all, const Deadline& deadline) override {
+  void all_gather(std::span<const std::byte> mine, std::span<const size_t> sizes, std::span<std::byte> all,
+                  const Deadline& deadline) override {
     size_t total = 0, widest = 0;
     for (const size_t s : sizes) total += s, widest = std::max(widest, s);
     if (sizes.size() != members_.size() || mine.size() != sizes[static_cast<size_t>(rank_)] || all.size() != total)
@@ -117,7 +119,7 @@ class MlxMesh final : public mesh::Mesh {
     collective(Op::broadcast, data.size() * members_.size() + static_cast<size_t>(root), deadline, [&] {
       if (data.empty()) return;
       if (rank_ != root) std::memset(data.data(), 0, data.size());
-      sum_in_ring(data, mx::uint8);   // everybody else adds zeros
+      sum_in_ring(data, mx::uint8);  // everybody else adds zeros
     });
   }
 
@@ -164,7 +166,7 @@ class MlxMesh final : public mesh::Mesh {
     std::shared_ptr<Channel> channel;
     guard("subgroup of " + std::to_string(members.size()), deadline, [&] { channel = open_subgroup(members, deadline); });
     auto made = std::make_unique<MlxMesh>(fabric_, std::move(members), std::move(channel));
-    made->barrier(deadline);   // nobody reuses a port of the table before everybody has let go of it
+    made->barrier(deadline);  // nobody reuses a port of the table before everybody has let go of it
     return made;
   }
 
@@ -182,11 +184,13 @@ class MlxMesh final : public mesh::Mesh {
   uint64_t buffer_bytes() const override { return fabric_->rings * kMlxRingBytes; }
 
  private:
-  static constexpr std::chrono::seconds kSubgroupWait{60};   // MLX itself gives up connecting after 31 s
+  static constexpr std::chrono::seconds kSubgroupWait{60};  // MLX itself gives up connecting after 31 s
 
   static constexpr int64_t kTwinStep = 1 << 16;
 
-  struct Traffic { uint64_t sent = 0, received = 0; };       // payload, not what the ring's route makes of it
+  struct Traffic {
+    uint64_t sent = 0, received = 0;
+  };  // payload, not what the ring's route makes of it
 
   std::string place(const std::string& operation) const {
     return operation + ", rank " + std::to_string(rank_) + " of " + std::to_string(size()) + ", mlx " + fabric_->group;
@@ -199,9 +203,7 @@ class MlxMesh final : public mesh::Mesh {
     const Watchdog::Watch watch(fabric_->dog, place(operation), deadline);
     try {
       body();
-    } catch (const Error& e) {
-      fabric_->dog.kill(e.parts());
-    } catch (...) {
+    } catch (const Error& e) { fabric_->dog.kill(e.parts()); } catch (...) {
       // A ring fails when a peer is gone, and also when the watchdog has shut it down: then the first reason stays.
       const Error e = error_of_mlx(operation);
       fabric_->dog.kill({Code::unavailable, Lost::instance, e.parts().what, place(operation), "a rank has ended; see its log"});
@@ -225,9 +227,10 @@ class MlxMesh final : public mesh::Mesh {
   }
 
   [[noreturn]] void diverged(int peer, const Header& theirs, const Header& mine) const {
-    throw Error(Error::Parts{Code::data_loss, Lost::instance,
-                             "ranks diverged: rank " + std::to_string(peer) + " is at " + text_of(theirs) + "; this rank is at " + text_of(mine),
-                             place("mesh"), "this is a fault of the program; please report it with the logs of all ranks"});
+    throw Error(
+        Error::Parts{Code::data_loss, Lost::instance,
+                     "ranks diverged: rank " + std::to_string(peer) + " is at " + text_of(theirs) + "; this rank is at " + text_of(mine),
+                     place("mesh"), "this is a fault of the program; please report it with the logs of all ranks"});
   }
 
   void gather(std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -262,7 +265,8 @@ class MlxMesh final : public mesh::Mesh {
   }
 
   size_t peer_index(int peer, const char* operation) const {
-    if (peer < 0 || peer >= size() || peer == rank_) throw Error(Code::invalid_argument, "no peer " + std::to_string(peer), place(operation));
+    if (peer < 0 || peer >= size() || peer == rank_)
+      throw Error(Code::invalid_argument, "no peer " + std::to_string(peer), place(operation));
     return static_cast<size_t>(peer);
   }
 
@@ -281,7 +285,8 @@ class MlxMesh final : public mesh::Mesh {
   }
 
   void recv_bytes(const Channel& channel, int from, std::span<std::byte> data) {
-    copy_out(mx::distributed::recv({static_cast<int>(data.size())}, mx::uint8, from, channel.group(), mx::Device::cpu), data.data(), data.size());
+    copy_out(mx::distributed::recv({static_cast<int>(data.size())}, mx::uint8, from, channel.group(), mx::Device::cpu), data.data(),
+             data.size());
   }
 
   // Launcher groups are split by MLX, which involves every rank of this mesh: all must make a subgroup at this point.
@@ -292,13 +297,13 @@ class MlxMesh final : public mesh::Mesh {
   }
 
   std::shared_ptr<Fabric> fabric_;
-  std::vector<int> members_;                 // ranks of the whole mesh, ascending
+  std::vector<int> members_;  // ranks of the whole mesh, ascending
   std::shared_ptr<Channel> channel_;
   int rank_ = 0;
-  int64_t id_;                               // 0, or that of a subgroup of all, which shares its parent's group
+  int64_t id_;  // 0, or that of a subgroup of all, which shares its parent's group
   int64_t twins_ = 0;
   int64_t sequence_ = 0;
-  std::vector<int64_t> sent_, received_;     // messages per peer
+  std::vector<int64_t> sent_, received_;  // messages per peer
   std::vector<Traffic> traffic_;
 };
 
@@ -344,7 +349,9 @@ std::unique_ptr<mesh::Mesh> open_named_mesh(const MlxMeshOptions& options, const
   fabric->rank = channel->group().rank();
   fabric->size = channel->group().size();
   if (fabric->rank != options.rank)
-    throw Error(Code::invalid_argument, "the launcher says rank " + std::to_string(fabric->rank) + ", wanted " + std::to_string(options.rank), "mlx " + options.group);
+    throw Error(Code::invalid_argument,
+                "the launcher says rank " + std::to_string(fabric->rank) + ", wanted " + std::to_string(options.rank),
+                "mlx " + options.group);
   if (fabric->size == 1) return mesh::make_solo_mesh();
   std::vector<int> members;
   for (int r = 0; r < fabric->size; ++r) members.push_back(r);
@@ -354,7 +361,8 @@ std::unique_ptr<mesh::Mesh> open_named_mesh(const MlxMeshOptions& options, const
 }  // namespace
 
 std::unique_ptr<mesh::Mesh> make_mesh(const MlxMeshOptions& options, const Deadline& deadline) {
-  return guarded("opening a group", [&] { return options.group == "ring" ? open_ring_mesh(options, deadline) : open_named_mesh(options, deadline); });
+  return guarded("opening a group",
+                 [&] { return options.group == "ring" ? open_ring_mesh(options, deadline) : open_named_mesh(options, deadline); });
 }
 
 }  // namespace verbund::compute::mlx_impl

@@ -7,9 +7,7 @@
 
 VERBUND_EXPORT const char* verbund_mlx_stamp() { return verbund::compute::kMlxStamp; }
 
-VERBUND_EXPORT verbund::compute::Backend* verbund_mlx_make_backend() {
-  return verbund::compute::mlx_impl::make_backend().release();
-}
+VERBUND_EXPORT verbund::compute::Backend* verbund_mlx_make_backend() { return verbund::compute::mlx_impl::make_backend().release(); }
 
 VERBUND_EXPORT verbund::mesh::Mesh* verbund_mlx_make_mesh(const verbund::compute::MlxMeshOptions& options,
                                                           const verbund::Deadline& deadline) {

@@ -18,11 +18,12 @@ namespace {
 // The host file of one ring: readable by this user only, gone when the ring is up.
 class HostFile {
  public:
-  explicit HostFile(const std::vector<std::string>& nodes) : path_((std::filesystem::temp_directory_path() / "verbund-mlx-XXXXXX").string()) {
+  explicit HostFile(const std::vector<std::string>& nodes)
+      : path_((std::filesystem::temp_directory_path() / "verbund-mlx-XXXXXX").string()) {
     std::string text = "[";
     for (const auto& node : nodes) text += std::string(text.size() > 1 ? "," : "") + "[\"" + node + "\"]";
     text += "]";
-    const Fd fd(mkstemp(path_.data()));   // mode 0600
+    const Fd fd(mkstemp(path_.data()));  // mode 0600
     if (!fd.valid()) throw Error(Code::unavailable, "cannot write MLX's host file: " + errno_text(errno), path_);
     const bool written = write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
     if (!written) {
@@ -41,7 +42,7 @@ class HostFile {
 
 // MLX sends without MSG_NOSIGNAL: a peer that went away would kill this process by signal instead of failing the send.
 void ignore_broken_pipes() {
-  struct sigaction now{};
+  struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
 }
 
@@ -106,9 +107,7 @@ mx::distributed::Group open_with_deadline(std::function<mx::distributed::Group()
     std::exception_ptr failure;
     try {
       group = init();
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    } catch (...) { failure = std::current_exception(); }
     std::lock_guard lock(opening->mutex);
     opening->group = std::move(group);
     opening->failure = failure;
@@ -126,10 +125,9 @@ mx::distributed::Group open_with_deadline(std::function<mx::distributed::Group()
   if (opening->failure) {
     try {
       std::rethrow_exception(opening->failure);
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& e) {
-      throw Error(Error::Parts{Code::unavailable, Lost::instance, e.what(), what, "check addresses, ports and that every rank was started"});
+    } catch (const Error&) { throw; } catch (const std::exception& e) {
+      throw Error(
+          Error::Parts{Code::unavailable, Lost::instance, e.what(), what, "check addresses, ports and that every rank was started"});
     }
   }
   return std::move(*opening->group);
@@ -152,7 +150,8 @@ std::shared_ptr<Channel> open_ring(const std::vector<std::string>& nodes, int ra
         return init_ring(nodes, rank);
       },
       "opening an MLX ring of " + std::to_string(size), dog, deadline);
-  const Endpoint mine = parse_endpoint(nodes[static_cast<size_t>(rank)]), right = parse_endpoint(nodes[static_cast<size_t>((rank + 1) % size)]);
+  const Endpoint mine = parse_endpoint(nodes[static_cast<size_t>(rank)]),
+                 right = parse_endpoint(nodes[static_cast<size_t>((rank + 1) % size)]);
   const auto sockets = ring_sockets(mine, right);
   return std::make_shared<Channel>(std::move(group), sockets, dog);
 }

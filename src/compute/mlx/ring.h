@@ -39,6 +39,6 @@ struct Endpoint {
   uint16_t port;
   std::string text() const { return address + ":" + std::to_string(port); }
 };
-Endpoint parse_endpoint(const std::string& text);   // "a.b.c.d:port", "mlx:a.b.c.d:port"; throws invalid_argument
+Endpoint parse_endpoint(const std::string& text);  // "a.b.c.d:port", "mlx:a.b.c.d:port"; throws invalid_argument
 
 }  // namespace verbund::compute::mlx_impl

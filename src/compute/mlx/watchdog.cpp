@@ -71,8 +71,8 @@ void Watchdog::watch() {
     if (!dead() && active_->deadline.expired()) {
       char waited[32];
       std::snprintf(waited, sizeof waited, "%.1f", active_->deadline.waited_s());
-      reason_.emplace(Error::Parts{Code::deadline_exceeded, Lost::instance, "no answer for " + std::string(waited) + " s", active_->operation,
-                                   "a rank has stopped or is far behind; see its log"});
+      reason_.emplace(Error::Parts{Code::deadline_exceeded, Lost::instance, "no answer for " + std::string(waited) + " s",
+                                   active_->operation, "a rank has stopped or is far behind; see its log"});
       killed_at_ = std::chrono::steady_clock::now();
       dead_.store(true, std::memory_order_release);
       interrupt_locked();

@@ -169,8 +169,7 @@ mx::array take_f32(const MlxWeight& table, const mx::array& row_ids) {
   const mx::array codes = mx::take(p.codes, row_ids, 0);
   if (!p.scales) return mx::astype(codes, mx::float32);
   const mx::array scales = mx::take(*p.scales, row_ids, 0);
-  if (!p.biases)
-    return mx::dequantize(codes, scales, std::nullopt, p.format.group, p.format.bits, "mxfp4", std::nullopt, mx::float32);
+  if (!p.biases) return mx::dequantize(codes, scales, std::nullopt, p.format.group, p.format.bits, "mxfp4", std::nullopt, mx::float32);
   // Scale and bias are widened first: dequantize computes in their type.
   return mx::dequantize(codes, mx::astype(scales, mx::float32), mx::astype(mx::take(*p.biases, row_ids, 0), mx::float32), p.format.group,
                         p.format.bits);

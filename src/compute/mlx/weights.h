@@ -21,9 +21,9 @@ namespace verbund::compute::mlx_impl {
 struct Piece {
   formats::WeightFormat format;
   size_t rows;
-  bool widened;                        // stored as f32 although `format` is quantised
-  mx::array codes;                     // dense or widened: [rows, cols]; else u32 [rows, cols * bits / 32]
-  std::optional<mx::array> scales;     // [rows, cols / group]
+  bool widened;                     // stored as f32 although `format` is quantised
+  mx::array codes;                  // dense or widened: [rows, cols]; else u32 [rows, cols * bits / 32]
+  std::optional<mx::array> scales;  // [rows, cols / group]
   std::optional<mx::array> biases;
 };
 
@@ -31,14 +31,14 @@ struct MlxWeight final : Weight {
   std::vector<Piece> pieces;
 };
 
-constexpr uint64_t kBandBytes = 4 << 20;   // of the source, read at a time
+constexpr uint64_t kBandBytes = 4 << 20;  // of the source, read at a time
 
 uint64_t stored_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts);
 // Bytes of the f32 copies that a product makes of 16-bit dense pieces.
 uint64_t widening_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts);
 std::unique_ptr<MlxWeight> load_weight(const formats::TensorSource& source, std::span<const WeightPart> parts);
 
-mx::array multiply(const mx::array& x, const MlxWeight& w);               // x W^T in f32: [n, w.rows]
-mx::array take_f32(const MlxWeight& table, const mx::array& row_ids);     // the rows as f32: [n, w.cols]
+mx::array multiply(const mx::array& x, const MlxWeight& w);            // x W^T in f32: [n, w.rows]
+mx::array take_f32(const MlxWeight& table, const mx::array& row_ids);  // the rows as f32: [n, w.cols]
 
 }  // namespace verbund::compute::mlx_impl

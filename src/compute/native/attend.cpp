@@ -42,32 +42,41 @@ std::vector<TilePlan> plan_tiles(const AttentionParams& params, std::span<const 
     }
   }
   // The longest first: what is left at the end is short, so threads finish together.
-  std::stable_sort(tiles.begin(), tiles.end(), [](const TilePlan& a, const TilePlan& b) { return a.queries[0].position > b.queries[0].position; });
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const TilePlan& a, const TilePlan& b) { return a.queries[0].position > b.queries[0].position; });
   return tiles;
 }
 
 void check(const FloatTensor& qkv, const NativeKvCache& cache, const AttentionParams& p, std::span<const Segment> segments) {
   const KvLayout& layout = cache.layout;
-  if (qkv.cols != (p.heads + 2 * p.kv_heads) * p.head_dim) throw shape_error("attention: " + std::to_string(qkv.cols) + " columns are not q, k and v");
-  if (p.layer >= layout.layers || p.kv_heads != layout.kv_heads || p.head_dim != layout.head_dim) throw shape_error("attention: the KV cache has another shape");
-  if (p.kv_of_head.size() != p.heads || std::any_of(p.kv_of_head.begin(), p.kv_of_head.end(), [&](uint32_t kv) { return kv >= p.kv_heads; }))
+  if (qkv.cols != (p.heads + 2 * p.kv_heads) * p.head_dim)
+    throw shape_error("attention: " + std::to_string(qkv.cols) + " columns are not q, k and v");
+  if (p.layer >= layout.layers || p.kv_heads != layout.kv_heads || p.head_dim != layout.head_dim)
+    throw shape_error("attention: the KV cache has another shape");
+  if (p.kv_of_head.size() != p.heads ||
+      std::any_of(p.kv_of_head.begin(), p.kv_of_head.end(), [&](uint32_t kv) { return kv >= p.kv_heads; }))
     throw shape_error("attention: kv_of_head does not name a KV head for each head");
-  if ((p.q_norm && p.q_norm->size != p.head_dim) || (p.k_norm && p.k_norm->size != p.head_dim)) throw shape_error("attention: head norms are not head_dim wide");
-  if (p.rope_mode != RopeMode::none && (!p.rope || 2 * p.rope->pairs > p.head_dim)) throw shape_error("attention: no rope table, or a wider one than heads");
+  if ((p.q_norm && p.q_norm->size != p.head_dim) || (p.k_norm && p.k_norm->size != p.head_dim))
+    throw shape_error("attention: head norms are not head_dim wide");
+  if (p.rope_mode != RopeMode::none && (!p.rope || 2 * p.rope->pairs > p.head_dim))
+    throw shape_error("attention: no rope table, or a wider one than heads");
   for (const Segment& s : segments) {
     const size_t end = size_t{s.first_position} + s.rows;
     if (size_t{s.first_row} + s.rows > qkv.rows) throw shape_error("attention: a segment's rows lie outside the step");
     if (s.blocks.size() * kKvBlock < end) throw shape_error("attention: a segment's blocks end before its positions");
     for (size_t b = 0; b * kKvBlock < end; ++b)
-      if (s.blocks[b] >= layout.blocks) throw shape_error("attention: KV block " + std::to_string(s.blocks[b]) + " of " + std::to_string(layout.blocks));
-    if (p.rope_mode != RopeMode::none && end * p.rope->pairs > p.rope->cos.size()) throw shape_error("attention: position " + std::to_string(end - 1) + " lies beyond the rope table");
+      if (s.blocks[b] >= layout.blocks)
+        throw shape_error("attention: KV block " + std::to_string(s.blocks[b]) + " of " + std::to_string(layout.blocks));
+    if (p.rope_mode != RopeMode::none && end * p.rope->pairs > p.rope->cos.size())
+      throw shape_error("attention: position " + std::to_string(end - 1) + " lies beyond the rope table");
   }
 }
 
 }  // namespace
 
 // queries: [rows][heads][stride_of(head_dim)]
-void NativeBackend::store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& p, std::span<const Segment> segments, float* queries) {
+void NativeBackend::store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& p,
+                                      std::span<const Segment> segments, float* queries) {
   const size_t dim = p.head_dim, padded = stride_of(dim);
   const auto norm_of = [&p](const Vector* v) { return HeadNorm{v ? static_cast<const NativeVector*>(v)->data() : nullptr, p.norm_eps}; };
   const HeadNorm q_norm = norm_of(p.q_norm), k_norm = norm_of(p.k_norm);
@@ -78,10 +87,12 @@ void NativeBackend::store_keys_values(const FloatTensor& qkv, NativeKvCache& cac
     const auto [segment, r] = rows[i];
     const size_t row = segment->first_row + r, position = size_t{segment->first_position} + r;
     HeadRope rope{p.rope_mode, 0, nullptr, nullptr};
-    if (p.rope_mode != RopeMode::none) rope = {p.rope_mode, p.rope->pairs, p.rope->cos.data() + position * p.rope->pairs, p.rope->sin.data() + position * p.rope->pairs};
+    if (p.rope_mode != RopeMode::none)
+      rope = {p.rope_mode, p.rope->pairs, p.rope->cos.data() + position * p.rope->pairs, p.rope->sin.data() + position * p.rope->pairs};
     const HeadRope* turn = p.rope_mode == RopeMode::none ? nullptr : &rope;
     const float* x = qkv.row(row);
-    for (size_t h = 0; h < p.heads; ++h) kernels_.prepare_head(x + h * dim, dim, p.q_norm ? &q_norm : nullptr, turn, queries + (row * p.heads + h) * padded);
+    for (size_t h = 0; h < p.heads; ++h)
+      kernels_.prepare_head(x + h * dim, dim, p.q_norm ? &q_norm : nullptr, turn, queries + (row * p.heads + h) * padded);
     // Keys are prepared in the row's own slot behind the queries: no allocation, no sharing between threads.
     float* key = queries + (qkv.rows * p.heads + row) * padded;
     for (size_t h = 0; h < p.kv_heads; ++h) {

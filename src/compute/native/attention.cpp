@@ -37,17 +37,17 @@ struct FloatCache {
 struct Running {
   float m = kMinusInfinity;
   F16x l;
-  size_t first = 0, last = 0;      // visible positions, inclusive
+  size_t first = 0, last = 0;  // visible positions, inclusive
 };
 
 struct BlockRange {
-  size_t begin, end;     // visible positions in the block
+  size_t begin, end;  // visible positions in the block
 };
 
 // How much of a block is in registers at once. Eight sums or more hide the latency of fma; what does not fit spills.
-constexpr size_t kHalves = kParts == 1 ? 2 : 1;                       // groups of 16 positions
+constexpr size_t kHalves = kParts == 1 ? 2 : 1;  // groups of 16 positions
 constexpr size_t chains_at_once(size_t queries) { return queries == 1 ? 4 : queries == 2 || kParts == 1 ? 2 : 1; }
-constexpr size_t kDimensions = kParts == 1 ? 4 : kParts == 2 ? 1 : 2;     // groups of 16 dimensions
+constexpr size_t kDimensions = kParts == 1 ? 4 : kParts == 2 ? 1 : 2;  // groups of 16 dimensions
 
 // Scores of all 32 positions of a block for N queries, unscaled. The four chains of LANES4 are run some at a time.
 template <class Cache, size_t N>
@@ -64,7 +64,8 @@ HWY_INLINE void block_scores(const float* const* queries, const std::byte* keys,
         _Pragma("GCC unroll 4") for (size_t e = 0; e < kChains; ++e) {
           if (d + e >= head_dim) break;
           F16x k[kHalves];
-          _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) k[h] = Cache::load16(keys + ((d + e) * kKvBlock + (half + h) * 16) * Cache::kSize);
+          _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) k[h] =
+              Cache::load16(keys + ((d + e) * kKvBlock + (half + h) * 16) * Cache::kSize);
           _Pragma("GCC unroll 4") for (size_t i = 0; i < N; ++i) {
             const F16x q = all(queries[i][d + e]);
             _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) acc[e][i][h] = fma(q, k[h], acc[e][i][h]);
@@ -101,7 +102,7 @@ HWY_INLINE float softmax_step(Running& run, float* scores, float scale, size_t b
   const F16x pa = exp16(sub(a, all(m))), pb = exp16(sub(b, all(m)));
   store(pa, scores);
   store(pb, scores + 16);
-  if (begin > 0) std::fill(scores, scores + begin, 0.0f);                 // also where m is infinite or no number
+  if (begin > 0) std::fill(scores, scores + begin, 0.0f);  // also where m is infinite or no number
   if (end < kKvBlock) std::fill(scores + end, scores + kKvBlock, 0.0f);
   run.l = add(add(mul(run.l, all(c)), load(scores)), load(scores + 16));
   run.m = m;
@@ -110,7 +111,8 @@ HWY_INLINE float softmax_step(Running& run, float* scores, float scale, size_t b
 
 // o = o * c + sum of p_j v_j, for N queries over positions [begin, end) and M groups of 16 dimensions from d.
 template <class Cache, size_t N, size_t M>
-HWY_INLINE void add_values_at(size_t d, const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
+HWY_INLINE void add_values_at(size_t d, const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c,
+                              BlockRange range, float* out) {
   F16x o[N][M];
   for (size_t i = 0; i < N; ++i)
     for (size_t m = 0; m < M; ++m) o[i][m] = mul(load(out + i * padded + d + 16 * m), all(c[i]));
@@ -127,9 +129,11 @@ HWY_INLINE void add_values_at(size_t d, const std::byte* values, size_t head_dim
 }
 
 template <class Cache, size_t N>
-HWY_INLINE void add_values(const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
+HWY_INLINE void add_values(const std::byte* values, size_t head_dim, size_t padded, const float (*p)[kKvBlock], const float* c,
+                           BlockRange range, float* out) {
   size_t d = 0;
-  for (; d + 16 * kDimensions <= padded; d += 16 * kDimensions) add_values_at<Cache, N, kDimensions>(d, values, head_dim, padded, p, c, range, out);
+  for (; d + 16 * kDimensions <= padded; d += 16 * kDimensions)
+    add_values_at<Cache, N, kDimensions>(d, values, head_dim, padded, p, c, range, out);
   for (; d < padded; d += 16) add_values_at<Cache, N, 1>(d, values, head_dim, padded, p, c, range, out);
 }
 
@@ -200,8 +204,10 @@ HWY_INLINE void attend_with(const AttendTile& t) {
 }
 
 void attend(const AttendTile& tile) {
-  if (tile.kv.type == KvType::f16) attend_with<HalfCache>(tile);
-  else attend_with<FloatCache>(tile);
+  if (tile.kv.type == KvType::f16)
+    attend_with<HalfCache>(tile);
+  else
+    attend_with<FloatCache>(tile);
 }
 
 HWY_INLINE void to_half(const float* from, size_t n, uint16_t* to) {
@@ -211,7 +217,8 @@ HWY_INLINE void to_half(const float* from, size_t n, uint16_t* to) {
   for (size_t i = 0; i < n; i += 16) {
     const size_t count = std::min<size_t>(16, n - i);
     std::fill(std::copy(from + i, from + i + count, in), in + 16, 0.0f);
-    VERBUND_PARTS(p) hn::StoreU(hn::DemoteTo(half, hn::Load(FloatTag(), in + p * kLanes)), half, reinterpret_cast<hwy::float16_t*>(out) + p * kLanes);
+    VERBUND_PARTS(p)
+    hn::StoreU(hn::DemoteTo(half, hn::Load(FloatTag(), in + p * kLanes)), half, reinterpret_cast<hwy::float16_t*>(out) + p * kLanes);
     std::copy(out, out + count, to + i);
   }
 }

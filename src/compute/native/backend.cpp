@@ -32,8 +32,9 @@ void check_poison(const FixedTensor& sums) {
   for (size_t r = 0; r < sums.rows; ++r)
     if (sums.poisoned()[r] != 0) rows.push_back(r);
   if (rows.empty()) return;
-  throw Error({Code::invalid_argument, Lost::request, "an activation is not a number or beyond 2^20: the model does not produce finite values for this input",
-               list_rows(rows), "check the weights, or use another prompt"});
+  throw Error({Code::invalid_argument, Lost::request,
+               "an activation is not a number or beyond 2^20: the model does not produce finite values for this input", list_rows(rows),
+               "check the weights, or use another prompt"});
 }
 
 }  // namespace
@@ -83,7 +84,9 @@ uint64_t NativeBackend::step_bytes(size_t rows, size_t cols_total, size_t cols_m
   return tensors + quantised + 2 * largest + 32 * kSlackBytes + threads_.threads() * kTileQueries * 4096;
 }
 
-std::shared_ptr<FloatTensor> NativeBackend::make_floats(size_t rows, size_t cols) { return std::make_shared<FloatTensor>(*pool_, rows, cols); }
+std::shared_ptr<FloatTensor> NativeBackend::make_floats(size_t rows, size_t cols) {
+  return std::make_shared<FloatTensor>(*pool_, rows, cols);
+}
 
 Tensor NativeBackend::embed(const Weight& table, std::span<const int32_t> ids, size_t first_row) {
   const PackedWeight& w = packed(table);
@@ -128,7 +131,8 @@ Tensor NativeBackend::gated(const Tensor& gate_up, Activation activation) {
 
 Partial NativeBackend::zero_partial(size_t rows, size_t cols) { return {Tensor(std::make_shared<FixedTensor>(*pool_, rows, cols))}; }
 
-Tensor NativeBackend::add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) {
+Tensor NativeBackend::add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh,
+                                  const Deadline& deadline) {
   const FloatTensor& x = floats(residual, "add_reduced");
   auto* sums = dynamic_cast<FixedTensor*>(partial.sums.storage());
   if (!sums || sums->rows != x.rows || sums->cols != x.cols) throw shape_error("add_reduced: the sums do not have the residual's shape");
@@ -136,7 +140,8 @@ Tensor NativeBackend::add_reduced(const Tensor& residual, const Partial& partial
   if (mesh.size() > 1) mesh.all_reduce(std::span<int64_t>(sums->sums(), sums->rows * (sums->cols + 1)), deadline);
   check_poison(*sums);
   auto y = make_floats(x.rows, x.cols);
-  for_chunks(x.rows, rows_per_task(x.cols), [&](size_t r) { kernels_.add_reduced_row(x.row(r), sums->sums() + r * x.cols, b, x.cols, y->row(r)); });
+  for_chunks(x.rows, rows_per_task(x.cols),
+             [&](size_t r) { kernels_.add_reduced_row(x.row(r), sums->sums() + r * x.cols, b, x.cols, y->row(r)); });
   return Tensor(y);
 }
 
@@ -151,24 +156,26 @@ Tensor NativeBackend::take_rows(const Tensor& x, std::span<const uint32_t> rows)
 }
 
 Tensor NativeBackend::from_host(size_t rows, size_t cols, std::span<const float> values) {
-  if (values.size() != rows * cols) throw shape_error("from_host: " + std::to_string(values.size()) + " values for " + std::to_string(rows) + " x " + std::to_string(cols));
+  if (values.size() != rows * cols)
+    throw shape_error("from_host: " + std::to_string(values.size()) + " values for " + std::to_string(rows) + " x " + std::to_string(cols));
   auto y = make_floats(rows, cols);
-  for (size_t r = 0; r < rows; ++r) {
-    std::fill(std::copy_n(values.data() + r * cols, cols, y->row(r)), y->row(r) + y->stride(), 0.0f);
-  }
+  for (size_t r = 0; r < rows; ++r) { std::fill(std::copy_n(values.data() + r * cols, cols, y->row(r)), y->row(r) + y->stride(), 0.0f); }
   return Tensor(y);
 }
 
 void NativeBackend::to_host(const Tensor& x, std::span<float> values) {
   const FloatTensor& in = floats(x, "to_host");
-  if (values.size() != in.rows * in.cols) throw shape_error("to_host: " + std::to_string(values.size()) + " values for " + std::to_string(in.rows) + " x " + std::to_string(in.cols));
+  if (values.size() != in.rows * in.cols)
+    throw shape_error("to_host: " + std::to_string(values.size()) + " values for " + std::to_string(in.rows) + " x " +
+                      std::to_string(in.cols));
   for (size_t r = 0; r < in.rows; ++r) std::copy_n(in.row(r), in.cols, values.data() + r * in.cols);
 }
 
 }  // namespace native
 
 std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads) {
-  if (threads == 0 || threads > 1024) throw Error(Code::invalid_argument, "a backend needs 1 to 1024 threads, not " + std::to_string(threads), "--threads");
+  if (threads == 0 || threads > 1024)
+    throw Error(Code::invalid_argument, "a backend needs 1 to 1024 threads, not " + std::to_string(threads), "--threads");
   require_cpu();
   return std::make_unique<native::NativeBackend>(native::choose_isa(isa), threads);
 }

@@ -39,7 +39,8 @@ class NativeBackend : public Backend {
   Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) override;
   Partial linear_partial(const Tensor& x, const Weight& w) override;
   Partial zero_partial(size_t rows, size_t cols) override;
-  Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh, const Deadline& deadline) override;
+  Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh,
+                     const Deadline& deadline) override;
   Tensor attention(const Tensor& qkv, KvCache& cache, const AttentionParams& params, std::span<const Segment> segments) override;
   Tensor gated(const Tensor& gate_up, Activation activation) override;
   Tensor take_rows(const Tensor& x, std::span<const uint32_t> rows) override;
@@ -52,7 +53,8 @@ class NativeBackend : public Backend {
   std::shared_ptr<FloatTensor> make_floats(size_t rows, size_t cols);
   void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
   const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
-  void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments, float* queries);
+  void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments,
+                         float* queries);
   // Runs f(i) for every i, in chunks of `grain` a task.
   template <class F>
   void for_chunks(size_t n, size_t grain, F&& f) {

@@ -45,8 +45,8 @@ HWY_INLINE IntReg broadcast_quad(const int8_t* q) {
 
 template <int kCodeMax, size_t N>
 HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
-  _Pragma("GCC unroll 8")
-  for (size_t i = 0; i < N; ++i) acc.raw = _mm512_dpbusd_epi32(acc.raw, codes[i].raw, broadcast_quad(q + 4 * i).raw);
+  _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) acc.raw =
+      _mm512_dpbusd_epi32(acc.raw, codes[i].raw, broadcast_quad(q + 4 * i).raw);
   return acc;
 }
 
@@ -66,20 +66,17 @@ template <int kCodeMax, size_t N>
 HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
   if constexpr (kCodeMax > 127) {
     const Reg top = hn::Set(ByteTag(), 0x80);
-    _Pragma("GCC unroll 8")
-    for (size_t i = 0; i < N; ++i) {
+    _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) {
       const IntReg x = broadcast_quad(q + 4 * i);
       const IntReg low = pairs32(pairs16(hn::AndNot(top, codes[i]), x)), high = pairs32(pairs16(hn::And(top, codes[i]), x));
       acc = hn::Add(acc, hn::Add(low, high));
     }
   } else {
-    constexpr size_t kFit = 32767 / (kCodeMax * 127 * 2);       // sums of pairs that fit into 16 bits
+    constexpr size_t kFit = 32767 / (kCodeMax * 127 * 2);  // sums of pairs that fit into 16 bits
     constexpr size_t kStep = kFit < N ? (kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1) : N;
-    _Pragma("GCC unroll 8")
-    for (size_t i = 0; i < N; i += kStep) {
+    _Pragma("GCC unroll 8") for (size_t i = 0; i < N; i += kStep) {
       IntReg sum = pairs16(codes[i], broadcast_quad(q + 4 * i));
-      _Pragma("GCC unroll 8")
-      for (size_t j = 1; j < kStep; ++j) sum = add16(sum, pairs16(codes[i + j], broadcast_quad(q + 4 * (i + j))));
+      _Pragma("GCC unroll 8") for (size_t j = 1; j < kStep; ++j) sum = add16(sum, pairs16(codes[i + j], broadcast_quad(q + 4 * (i + j))));
       acc = hn::Add(acc, pairs32(sum));
     }
   }
@@ -100,8 +97,7 @@ HWY_INLINE int32x4_t dot_s8(int32x4_t acc, int8x16_t a, int8x16_t b) {
 
 template <int kCodeMax, size_t N>
 HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
-  _Pragma("GCC unroll 8")
-  for (size_t i = 0; i < N; ++i) {
+  _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) {
     const int8x16_t x = vreinterpretq_s8_s32(broadcast_quad(q + 4 * i).raw);
     if constexpr (kCodeMax > 127) {
       const int32x4_t top = dot_s8(vdupq_n_s32(0), vreinterpretq_s8_u8(vshrq_n_u8(codes[i].raw, 7)), x);

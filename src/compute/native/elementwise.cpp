@@ -59,8 +59,10 @@ HWY_INLINE void gate(const float* gate_up, size_t n, float* y, Act act) {
 }
 
 void gated_row(const float* gate_up, size_t n, Activation activation, float* y) {
-  if (activation == Activation::silu) gate(gate_up, n, y, [](const F16x& x) HWY_ATTR { return silu16(x); });
-  else gate(gate_up, n, y, [](const F16x& x) HWY_ATTR { return gelu_tanh16(x); });
+  if (activation == Activation::silu)
+    gate(gate_up, n, y, [](const F16x& x) HWY_ATTR { return silu16(x); });
+  else
+    gate(gate_up, n, y, [](const F16x& x) HWY_ATTR { return gelu_tanh16(x); });
 }
 
 void add_reduced_row(const float* residual, const int64_t* sums, const float* bias, size_t cols, float* y) {
@@ -106,8 +108,10 @@ void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
     into.scales[row * (into.cols / block) + b] = s;
     for (size_t k = b * block; k < (b + 1) * block; k += group) {
       int32_t sum = 0;
-      if (live) sum = write_codes(x + k, group, r, codes + k);
-      else std::fill(codes + k, codes + k + group, int8_t{0});
+      if (live)
+        sum = write_codes(x + k, group, r, codes + k);
+      else
+        std::fill(codes + k, codes + k + group, int8_t{0});
       const size_t g = row * groups + k / group;
       into.offsets[g] = -into.zero * sum;
       into.bias_factors[g] = s * static_cast<float>(sum);
@@ -146,8 +150,10 @@ void prepare_head(const float* x, size_t head_dim, const HeadNorm* norm, const H
     for (size_t i = 0; i < padded; i += 16) store(mul(mul(load(out + i), r), load(norm->weight + i)), out + i);
   }
   if (!rope) return;
-  if (rope->mode == RopeMode::half) rotate_half(out, *rope);
-  else rotate_interleaved(out, *rope);
+  if (rope->mode == RopeMode::half)
+    rotate_half(out, *rope);
+  else
+    rotate_interleaved(out, *rope);
 }
 
 #endif  // VERBUND_SIMD

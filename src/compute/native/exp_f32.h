@@ -14,9 +14,10 @@ namespace verbund::compute::native {
 
 constexpr float kExpMin = -87.0f, kExpMax = 88.0f;
 constexpr float kLog2EF = 0x1.715476p+0f;
-constexpr float kRoundMagicF = 12582912.0f;      // 1.5 * 2^23: adding it rounds to an integer in the low bits
+constexpr float kRoundMagicF = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
 constexpr float kLn2HiF = 0x1.62e430p-1f, kLn2LoF = -0x1.05c610p-29f;
-constexpr float kExpC2 = 0x1.000000p-1f, kExpC3 = 0x1.5554dcp-3f, kExpC4 = 0x1.555518p-5f, kExpC5 = 0x1.120be2p-7f, kExpC6 = 0x1.6d117cp-10f;
+constexpr float kExpC2 = 0x1.000000p-1f, kExpC3 = 0x1.5554dcp-3f, kExpC4 = 0x1.555518p-5f, kExpC5 = 0x1.120be2p-7f,
+                kExpC6 = 0x1.6d117cp-10f;
 
 inline float exp_f32_inline(float x) {
   if (x < kExpMin) return 0.0f;

@@ -56,19 +56,31 @@ IsaChoice choose_isa(const std::string& name) {
   const std::vector<std::string> known{"avx512", "avx512bw", "avx2", "neon", "scalar"};
   const bool exists = std::find(known.begin(), known.end(), name) != known.end();
   throw Error(exists ? Code::unimplemented : Code::invalid_argument,
-              exists ? "this machine cannot run the instruction set \"" + name + "\"" : "there is no instruction set \"" + name + "\"", "--isa",
-              "choose one of " + list(choices));
+              exists ? "this machine cannot run the instruction set \"" + name + "\"" : "there is no instruction set \"" + name + "\"",
+              "--isa", "choose one of " + list(choices));
 }
 
 const Kernels& kernels_of(Isa isa) {
   switch (isa) {
     case Isa::scalar: return reference_kernels();
 #if HWY_ARCH_X86
-    case Isa::avx2: { static const Kernels kernels = fill(Isa::avx2); return kernels; }
-    case Isa::avx512bw: { static const Kernels kernels = fill(Isa::avx512bw); return kernels; }
-    case Isa::avx512vnni: { static const Kernels kernels = fill(Isa::avx512vnni); return kernels; }
+    case Isa::avx2: {
+      static const Kernels kernels = fill(Isa::avx2);
+      return kernels;
+    }
+    case Isa::avx512bw: {
+      static const Kernels kernels = fill(Isa::avx512bw);
+      return kernels;
+    }
+    case Isa::avx512vnni: {
+      static const Kernels kernels = fill(Isa::avx512vnni);
+      return kernels;
+    }
 #elif HWY_ARCH_ARM
-    case Isa::neon: { static const Kernels kernels = fill(Isa::neon); return kernels; }
+    case Isa::neon: {
+      static const Kernels kernels = fill(Isa::neon);
+      return kernels;
+    }
 #endif
     default: return reference_kernels();
   }
@@ -88,7 +100,8 @@ void require_cpu() {
   need(__builtin_cpu_supports("fma"), "FMA");
   need(__builtin_cpu_supports("bmi"), "BMI1");
   need(__builtin_cpu_supports("bmi2"), "BMI2");
-  if (missing.empty() && (hwy::SupportedTargets() & HWY_AVX2) == 0) missing = "F16C, LZCNT or MOVBE, or the system's support of AVX registers";
+  if (missing.empty() && (hwy::SupportedTargets() & HWY_AVX2) == 0)
+    missing = "F16C, LZCNT or MOVBE, or the system's support of AVX registers";
   if (!missing.empty())
     throw Error(Code::unimplemented, "this CPU is older than x86-64-v3: it lacks " + missing, "processor",
                 "use a machine from 2013 (Intel Haswell), 2017 (AMD Zen) or later");

@@ -12,8 +12,8 @@ enum class Isa { scalar, avx2, avx512bw, avx512vnni, neon };
 
 struct IsaChoice {
   Isa isa;
-  std::string name;          // as given to --isa
-  std::string description;   // "avx512 (VNNI)"
+  std::string name;         // as given to --isa
+  std::string description;  // "avx512 (VNNI)"
 };
 
 // Runnable here, best first; scalar is last. avx512 stands for the best AVX-512 form of this CPU; avx512bw (without VNNI)

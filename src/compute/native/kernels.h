@@ -19,29 +19,29 @@ namespace verbund::compute::native {
 
 // Activations as numerics.h point 2 has them, for one combination of block, group and zero.
 struct QuantisedRows {
-  int8_t* codes;         // [rows][cols]
-  float* scales;         // [rows][cols / activation_block]: s
-  int32_t* offsets;      // [rows][cols / group]: -zero * sum of codes
-  float* bias_factors;   // [rows][cols / group]: s * f32(sum of codes)
+  int8_t* codes;        // [rows][cols]
+  float* scales;        // [rows][cols / activation_block]: s
+  int32_t* offsets;     // [rows][cols / group]: -zero * sum of codes
+  float* bias_factors;  // [rows][cols / group]: s * f32(sum of codes)
   size_t cols, activation_block, group;
   int zero;
 };
 
 // Where a product goes: f32 (with an optional bias by output), or added to fixed-point sums.
 struct ProductOut {
-  float* values = nullptr;               // [rows, stride]
+  float* values = nullptr;  // [rows, stride]
   size_t stride = 0;
   const float* bias = nullptr;
-  int64_t* sums = nullptr;               // [rows, stride]; holds what was summed so far
-  int64_t* poisoned = nullptr;           // [rows], added to atomically
-  size_t unit = 0;                       // columns a unit; with `sums` only
+  int64_t* sums = nullptr;      // [rows, stride]; holds what was summed so far
+  int64_t* poisoned = nullptr;  // [rows], added to atomically
+  size_t unit = 0;              // columns a unit; with `sums` only
 };
 
 // One key-value head's part of a block: keys [head_dim][32 positions], values [32 positions][head_dim].
 struct KvView {
-  const std::byte* layer = nullptr;      // keys of block 0 of this head
-  size_t block_bytes = 0;                // from a block to the next
-  size_t values_at = 0;                  // bytes from a block's keys to its values
+  const std::byte* layer = nullptr;  // keys of block 0 of this head
+  size_t block_bytes = 0;            // from a block to the next
+  size_t values_at = 0;              // bytes from a block's keys to its values
   size_t head_dim = 0;
   KvType type = KvType::f16;
 };
@@ -51,24 +51,24 @@ constexpr size_t kTileQueries = 4;
 // Up to kTileQueries query vectors that read the same KV head of the same sequence.
 struct AttendTile {
   KvView kv;
-  const uint32_t* blocks = nullptr;      // KV block ids of the sequence
+  const uint32_t* blocks = nullptr;  // KV block ids of the sequence
   size_t count = 0;
-  const float* queries[kTileQueries];    // [head_dim], 64-byte aligned
-  uint32_t positions[kTileQueries];      // ascending
-  float* out[kTileQueries];              // [head_dim]; nothing beyond is written
-  float* scratch;                        // kTileQueries * round_up(head_dim, 16) floats, aligned
+  const float* queries[kTileQueries];  // [head_dim], 64-byte aligned
+  uint32_t positions[kTileQueries];    // ascending
+  float* out[kTileQueries];            // [head_dim]; nothing beyond is written
+  float* scratch;                      // kTileQueries * round_up(head_dim, 16) floats, aligned
   float scale = 1;
   size_t window = 0;
 };
 
 struct HeadNorm {
-  const float* weight;                   // padded to 16 with zeros
+  const float* weight;  // padded to 16 with zeros
   float eps;
 };
 struct HeadRope {
   RopeMode mode;
   size_t pairs;
-  const float* cos;                      // of this position
+  const float* cos;  // of this position
   const float* sin;
 };
 

@@ -10,24 +10,25 @@ namespace {
 // Bytes of a band as the source delivers it, and what a source may need on top of it (its own blocks, a row's codes).
 constexpr uint64_t kBandBytes = uint64_t{1} << 20;
 constexpr uint64_t kBandScratchBytes = 3 * kBandBytes;
-constexpr size_t kColumnStep = 1024;      // a multiple of every group: columns are cut only if 16 whole rows exceed a band
+constexpr size_t kColumnStep = 1024;  // a multiple of every group: columns are cut only if 16 whole rows exceed a band
 
 const formats::TensorInfo& checked(const formats::TensorSource& source, const WeightPart& part) {
   const formats::TensorInfo& info = source.require(part.name);
   if (part.rows.begin > part.rows.end || part.rows.end > info.rows() || part.cols.begin > part.cols.end || part.cols.end > info.cols())
-    throw Error(Code::invalid_argument, "rows or columns outside the tensor's " + std::to_string(info.rows()) + " x " + std::to_string(info.cols()), part.name);
+    throw Error(Code::invalid_argument,
+                "rows or columns outside the tensor's " + std::to_string(info.rows()) + " x " + std::to_string(info.cols()), part.name);
   return info;
 }
 
 // Rows of one part that lie in one piece.
 struct Run {
   const WeightPart* part;
-  size_t first;              // row of the piece that the part's first row becomes
+  size_t first;  // row of the piece that the part's first row becomes
 };
 
 struct Plan {
   std::vector<PieceShape> pieces;
-  std::vector<std::vector<Run>> runs;    // of each piece
+  std::vector<std::vector<Run>> runs;  // of each piece
   size_t rows = 0, cols = 0;
   uint64_t bytes = 0;
 };
@@ -37,7 +38,8 @@ Plan make_plan(const formats::TensorSource& source, std::span<const WeightPart> 
   Plan plan;
   for (const WeightPart& part : parts) {
     const formats::WeightFormat& format = checked(source, part).format;
-    if (plan.cols != 0 && plan.cols != part.cols.size()) throw Error(Code::invalid_argument, "parts of one weight have different widths", part.name);
+    if (plan.cols != 0 && plan.cols != part.cols.size())
+      throw Error(Code::invalid_argument, "parts of one weight have different widths", part.name);
     plan.cols = part.cols.size();
     if (part.rows.empty()) continue;
     if (plan.pieces.empty() || !(plan.pieces.back().format == format)) {
@@ -76,9 +78,12 @@ void read_band(const formats::TensorSource& source, const Plan& plan, size_t pie
 void check_unit(const Plan& plan, const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) {
   for (const PieceShape& piece : plan.pieces)
     if (piece.container != Container::dense && unit % piece.activation_block != 0)
-      throw Error(Code::invalid_argument, "a unit of " + std::to_string(unit) + " columns is no multiple of " + std::to_string(piece.activation_block), parts[0].name);
+      throw Error(Code::invalid_argument,
+                  "a unit of " + std::to_string(unit) + " columns is no multiple of " + std::to_string(piece.activation_block),
+                  parts[0].name);
   for (const WeightPart& part : parts) {
-    if (part.cols.begin % unit != 0) throw Error(Code::invalid_argument, "columns begin inside a unit of " + std::to_string(unit), part.name);
+    if (part.cols.begin % unit != 0)
+      throw Error(Code::invalid_argument, "columns begin inside a unit of " + std::to_string(unit), part.name);
     if (ceil_div(source.require(part.name).cols(), unit) > kUnitsMax)
       throw Error(Code::unimplemented, "more than " + std::to_string(kUnitsMax) + " units in one sum", part.name);
   }
@@ -86,7 +91,9 @@ void check_unit(const Plan& plan, const formats::TensorSource& source, std::span
 
 }  // namespace
 
-uint64_t NativeBackend::weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const { return make_plan(source, parts).bytes; }
+uint64_t NativeBackend::weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const {
+  return make_plan(source, parts).bytes;
+}
 
 uint64_t NativeBackend::load_scratch_bytes() const { return threads_.threads() * kBandScratchBytes; }
 

@@ -23,7 +23,8 @@ AlignedBytes::AlignedBytes(size_t bytes, bool zeroed) : size_(bytes) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
   void* data = nullptr;
   if (bytes > SIZE_MAX / 2 || posix_memalign(&data, alignment, bytes) != 0)
-    throw Error({Code::resource_exhausted, Lost::instance, "out of memory: " + format_bytes(bytes) + " could not be allocated", "native backend", ""});
+    throw Error({Code::resource_exhausted, Lost::instance, "out of memory: " + format_bytes(bytes) + " could not be allocated",
+                 "native backend", ""});
   data_ = static_cast<std::byte*>(data);
 #ifdef __linux__
   // Only whole huge pages: the tail stays on small pages, so no more memory is touched than was asked for.

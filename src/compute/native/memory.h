@@ -16,7 +16,7 @@ namespace verbund::compute::native {
 class AlignedBytes {
  public:
   AlignedBytes() = default;
-  explicit AlignedBytes(size_t bytes, bool zeroed = false);    // throws resource_exhausted
+  explicit AlignedBytes(size_t bytes, bool zeroed = false);  // throws resource_exhausted
   AlignedBytes(AlignedBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   AlignedBytes& operator=(AlignedBytes&& other) noexcept {
     std::swap(data_, other.data_);
@@ -49,7 +49,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
       if (pool_) pool_->give_back(std::move(bytes_));
     }
     template <class T>
-    T* as() const { return reinterpret_cast<T*>(bytes_.data()); }
+    T* as() const {
+      return reinterpret_cast<T*>(bytes_.data());
+    }
     size_t size() const { return bytes_.size(); }
 
    private:
@@ -66,7 +68,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void give_back(AlignedBytes bytes);
   void drop_free(size_t bytes);
 
-  std::vector<AlignedBytes> free_;   // ascending size
+  std::vector<AlignedBytes> free_;  // ascending size
   size_t held_ = 0, held_peak_ = 0;
 };
 

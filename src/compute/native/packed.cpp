@@ -19,9 +19,7 @@ constexpr uint8_t kMxfp4Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10,
 
 size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : type == ScaleType::e8m0 ? 1 : 2; }
 
-ScaleType scale_type_of(DType type) {
-  return type == DType::f32 ? ScaleType::f32 : type == DType::f16 ? ScaleType::f16 : ScaleType::bf16;
-}
+ScaleType scale_type_of(DType type) { return type == DType::f32 ? ScaleType::f32 : type == DType::f16 ? ScaleType::f16 : ScaleType::bf16; }
 
 DType dtype_of(ScaleType type) { return type == ScaleType::f32 ? DType::f32 : type == ScaleType::f16 ? DType::f16 : DType::bf16; }
 
@@ -83,14 +81,14 @@ void pack_nibble_row(std::byte* block, const std::byte* from, const std::byte* e
       for (uint8_t& code : codes) code = reader.next();
     }
     std::byte* to = block + (col + k) / kSpan * 4 * kVector + lane * kQuad;
-    for (size_t i = 0; i < kSpan / 2; ++i) to[i / kQuad * kVector + i % kQuad] = static_cast<std::byte>(codes[i] | codes[i + kSpan / 2] << 4);
+    for (size_t i = 0; i < kSpan / 2; ++i)
+      to[i / kQuad * kVector + i % kQuad] = static_cast<std::byte>(codes[i] | codes[i + kSpan / 2] << 4);
   }
 }
 
 void pack_byte_row(std::byte* block, const std::byte* from, const std::byte* end, int bits, size_t lane, size_t col, size_t cols) {
   CodeReader reader(from, end, bits);
-  for (size_t k = 0; k < cols; ++k)
-    block[byte_offset(lane, col + k)] = bits == 8 ? from[k] : static_cast<std::byte>(reader.next());
+  for (size_t k = 0; k < cols; ++k) block[byte_offset(lane, col + k)] = bits == 8 ? from[k] : static_cast<std::byte>(reader.next());
 }
 
 void pack_scales(std::byte* area, const std::byte* from, size_t element, size_t lane, size_t group, size_t groups) {
@@ -106,7 +104,7 @@ void pack_empty_row(const PieceShape& shape, std::byte* block, size_t lane, size
   }
   if (is_nibbles(shape.container)) {
     for (size_t k = 0; k < cols; ++k)
-      if (!is_high_nibble(k)) block[nibble_offset(lane, col + k)] = std::byte{0};   // mxfp4: code 0 is the number 0
+      if (!is_high_nibble(k)) block[nibble_offset(lane, col + k)] = std::byte{0};  // mxfp4: code 0 is the number 0
   } else {
     for (size_t k = 0; k < cols; ++k) block[byte_offset(lane, col + k)] = std::byte{0};
   }
@@ -145,8 +143,9 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
   if (format.bits < 1 || format.bits > 8 || (s.group != 16 && (s.group == 0 || s.group % kSpan != 0)))
     throw Error(Code::unimplemented, "no native kernel for weights of the form " + format.name());
   if (cols % s.activation_block != 0)
-    throw Error(Code::invalid_argument, std::to_string(cols) + " columns of " + format.name() + " are no multiple of " +
-                                            std::to_string(s.activation_block), "native backend, load");
+    throw Error(Code::invalid_argument,
+                std::to_string(cols) + " columns of " + format.name() + " are no multiple of " + std::to_string(s.activation_block),
+                "native backend, load");
   s.biased = format.coding == Coding::affine && !format.zero;
   s.zero = format.coding == Coding::mxfp4 ? kMxfp4Zero : format.zero.value_or(0);
   s.scale_type = format.coding == Coding::mxfp4 ? ScaleType::e8m0 : scale_type_of(format.dtype);
@@ -184,7 +183,7 @@ float held_scale(const Piece& piece, const std::byte* area, size_t lane, size_t 
   if (piece.scale_type != ScaleType::e8m0) return formats::to_f32(at, dtype_of(piece.scale_type));
   const auto exponent = static_cast<uint32_t>(*at);
   if (exponent == 255) return std::numeric_limits<float>::quiet_NaN();
-  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);   // 2^-127 is a denormal
+  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);  // 2^-127 is a denormal
 }
 
 void unpack_row(const Piece& piece, size_t row, float* out) {
@@ -199,9 +198,12 @@ void unpack_row(const Piece& piece, size_t row, float* out) {
     const size_t g = k / piece.group;
     const auto code = static_cast<float>(held_code(piece, block, lane, k) - piece.zero);
     const float scale = held_scale(piece, block + piece.scales_at, lane, g);
-    if (piece.container == Container::mxfp4) out[k] = scale * (0.5f * code);
-    else if (piece.biased) out[k] = std::fma(scale, code, held_scale(piece, block + piece.biases_at, lane, g));
-    else out[k] = scale * code;
+    if (piece.container == Container::mxfp4)
+      out[k] = scale * (0.5f * code);
+    else if (piece.biased)
+      out[k] = std::fma(scale, code, held_scale(piece, block + piece.biases_at, lane, g));
+    else
+      out[k] = scale * code;
   }
 }
 

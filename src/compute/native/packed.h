@@ -26,10 +26,10 @@
 namespace verbund::compute::native {
 
 constexpr size_t kBlockRows = 16;
-constexpr size_t kSpan = 32;                  // columns whose codes are packed together
-constexpr int kMxfp4Zero = 12;                // mxfp4 codes are held as 2 * E2M1 + 12, so they are unsigned
+constexpr size_t kSpan = 32;    // columns whose codes are packed together
+constexpr int kMxfp4Zero = 12;  // mxfp4 codes are held as 2 * E2M1 + 12, so they are unsigned
 
-enum class Container : uint8_t { dense, nibble, mxfp4, byte7, byte8 };   // byte7: codes below 128
+enum class Container : uint8_t { dense, nibble, mxfp4, byte7, byte8 };  // byte7: codes below 128
 enum class ScaleType : uint8_t { f32, f16, bf16, e8m0 };
 
 // Form and sizes of a piece: consecutive output rows of one format.
@@ -37,12 +37,12 @@ struct PieceShape {
   formats::WeightFormat format;
   Container container = Container::dense;
   ScaleType scale_type = ScaleType::f32;
-  int zero = 0;                               // subtracted from codes as they are held
+  int zero = 0;  // subtracted from codes as they are held
   bool biased = false;
   size_t first_row = 0, rows = 0, cols = 0;
-  size_t group = 0;                           // columns a scale
-  size_t activation_block = 0;                // columns an activation scale: max(32, group)
-  size_t scales_at = 0, biases_at = 0;        // byte offsets in a block
+  size_t group = 0;                     // columns a scale
+  size_t activation_block = 0;          // columns an activation scale: max(32, group)
+  size_t scales_at = 0, biases_at = 0;  // byte offsets in a block
   size_t block_bytes = 0;
 
   size_t blocks() const { return ceil_div(rows, kBlockRows); }
@@ -58,8 +58,8 @@ struct Piece : PieceShape {
 };
 
 struct PackedWeight : Weight {
-  std::vector<Piece> pieces;                  // by first_row
-  size_t unit = 0;                            // 0: column-parallel
+  std::vector<Piece> pieces;  // by first_row
+  size_t unit = 0;            // 0: column-parallel
   AlignedBytes memory;
 };
 
@@ -72,6 +72,6 @@ void unpack_row(const Piece& piece, size_t row, float* out);
 
 // One held code (before `zero` is subtracted), and one scale or bias, for reference and tables.
 int held_code(const Piece& piece, const std::byte* block, size_t lane, size_t k);
-float held_scale(const Piece& piece, const std::byte* area, size_t lane, size_t group);   // mxfp4: 2^(e-127)
+float held_scale(const Piece& piece, const std::byte* area, size_t lane, size_t group);  // mxfp4: 2^(e-127)
 
 }  // namespace verbund::compute::native

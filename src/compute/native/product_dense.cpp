@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 constexpr size_t kTileRows = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 
 struct F32Weights {
-  static constexpr size_t kBytes = 64;     // of sixteen
+  static constexpr size_t kBytes = 64;  // of sixteen
   static HWY_INLINE F16x read(const std::byte* at) { return load_f32(at); }
 };
 struct F16Weights {
@@ -63,8 +63,10 @@ HWY_INLINE void sum_rows(const std::byte* weights, const float* x, size_t stride
 
 template <class W, size_t R>
 HWY_INLINE void sum_columns(const std::byte* weights, const float* x, size_t stride, size_t n, F16x* result) {
-  if constexpr (R == 1) result[0] = sum_one<W>(weights, x, n);
-  else sum_rows<W, R>(weights, x, stride, n, result);
+  if constexpr (R == 1)
+    result[0] = sum_one<W>(weights, x, n);
+  else
+    sum_rows<W, R>(weights, x, stride, n, result);
 }
 
 template <class W, size_t R>

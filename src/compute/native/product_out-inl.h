@@ -41,7 +41,8 @@ class FixedSums {
     alignas(64) float t[16];
     store(v, t);
     for (size_t i = 0; i < 16; ++i)
-      sums_[i] += std::bit_cast<int64_t>(__builtin_fma(static_cast<double>(t[i]), kFixedOne, kFixedMagic)) - std::bit_cast<int64_t>(kFixedMagic);
+      sums_[i] +=
+          std::bit_cast<int64_t>(__builtin_fma(static_cast<double>(t[i]), kFixedOne, kFixedMagic)) - std::bit_cast<int64_t>(kFixedMagic);
   }
   HWY_NOINLINE uint32_t add_some(const F16x& v) {
     alignas(64) float t[16];
@@ -61,8 +62,8 @@ class FixedSums {
 
 // The lanes of a block that are real outputs, and where they go.
 struct TileOut {
-  size_t output;     // first output column
-  size_t lanes;      // 1..16
+  size_t output;  // first output column
+  size_t lanes;   // 1..16
 };
 
 HWY_INLINE TileOut tile_out(const PieceShape& w, size_t block) {
@@ -82,7 +83,7 @@ HWY_INLINE void store_values(const F16x& v, const ProductOut& out, size_t row, c
 
 HWY_INLINE void count_poisoned(uint32_t outside, const ProductOut& out, size_t row, const TileOut& tile) {
   if (HWY_LIKELY(outside == 0)) return;
-  outside &= (1u << tile.lanes) - 1;     // filling rows of the last block do not count
+  outside &= (1u << tile.lanes) - 1;  // filling rows of the last block do not count
   __atomic_fetch_add(&out.poisoned[row], std::popcount(outside), __ATOMIC_RELAXED);
 }
 

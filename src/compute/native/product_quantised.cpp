@@ -112,7 +112,8 @@ struct TileRows {
 
 // Point 3's two fused steps of group g for every row.
 template <size_t R>
-HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts], F16x* acc) {
+HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts],
+                          F16x* acc) {
   const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(mul(scale, all(x.scales[r][b])), to_floats(d[r]), acc[r]);
   if (!w.biased) return;
@@ -125,13 +126,13 @@ HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileR
   const size_t spans = w.group / kSpan;
   for (size_t g = groups.begin; g < groups.end; ++g) {
     IntReg d[R][kParts];
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r)
-      VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[r][g]);
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[r][g]);
     for (size_t span = g * spans; span < (g + 1) * spans; ++span) {
       VERBUND_PARTS(p) {
         Reg codes[8];
         C::read(block + span * C::kSpanBytes, p, codes);
-        _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] = dot_quads<C::kCodeMax, 8>(d[r][p], codes, x.codes[r] + span * kSpan);
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] =
+            dot_quads<C::kCodeMax, 8>(d[r][p], codes, x.codes[r] + span * kSpan);
       }
     }
     add_group<R>(w, block, x, g, g, d, acc);
@@ -160,8 +161,10 @@ HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRo
 template <class C, size_t R, bool kHalf>
 HWY_INLINE void sum_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = zero16();
-  if constexpr (kHalf) half_groups<C, R>(w, block, x, groups, acc);
-  else whole_groups<C, R>(w, block, x, groups, acc);
+  if constexpr (kHalf)
+    half_groups<C, R>(w, block, x, groups, acc);
+  else
+    whole_groups<C, R>(w, block, x, groups, acc);
 }
 
 template <class C, size_t R, bool kHalf>
@@ -197,8 +200,10 @@ HWY_INLINE void rows_of_block(const Piece& w, const QuantisedRows& x, Range rows
 template <class C>
 HWY_INLINE void product_with(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
   for (size_t block = blocks.begin; block < blocks.end; ++block) {
-    if (w.group == 16) rows_of_block<C, true>(w, x, rows, block, out);
-    else rows_of_block<C, false>(w, x, rows, block, out);
+    if (w.group == 16)
+      rows_of_block<C, true>(w, x, rows, block, out);
+    else
+      rows_of_block<C, false>(w, x, rows, block, out);
   }
 }
 

@@ -35,8 +35,14 @@ const QuantisedRows& NativeBackend::quantise(FloatTensor& x, const Piece& piece)
   const size_t factors_at = offsets_at + round_up(x.rows * groups * 4, 64);
   q.memory = pool_->take(factors_at + x.rows * groups * 4);
   std::byte* at = q.memory.as<std::byte>();
-  q.rows = {reinterpret_cast<int8_t*>(at), reinterpret_cast<float*>(at + scales_at), reinterpret_cast<int32_t*>(at + offsets_at),
-            reinterpret_cast<float*>(at + factors_at), x.cols, piece.activation_block, piece.group, piece.zero};
+  q.rows = {reinterpret_cast<int8_t*>(at),
+            reinterpret_cast<float*>(at + scales_at),
+            reinterpret_cast<int32_t*>(at + offsets_at),
+            reinterpret_cast<float*>(at + factors_at),
+            x.cols,
+            piece.activation_block,
+            piece.group,
+            piece.zero};
   for_chunks(x.rows, std::max<size_t>(1, 16384 / x.cols), [&](size_t r) { kernels_.quantise_row(x.row(r), q.rows, r); });
   return q.rows;
 }
@@ -52,8 +58,10 @@ void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const Produc
       const Range blocks{task * step, std::min((task + 1) * step, piece.blocks())};
       for (size_t row = 0; row < x.rows; row += pass) {
         const Range rows{row, std::min(row + pass, x.rows)};
-        if (dense) kernels_.product_dense(piece, x.row(0), x.stride(), rows, blocks, out);
-        else kernels_.product_quantised(piece, *q, rows, blocks, out);
+        if (dense)
+          kernels_.product_dense(piece, x.row(0), x.stride(), rows, blocks, out);
+        else
+          kernels_.product_quantised(piece, *q, rows, blocks, out);
       }
     });
   }
@@ -62,7 +70,8 @@ void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const Produc
 Tensor NativeBackend::linear(const Tensor& x, const Weight& w, const Vector* bias) {
   const PackedWeight& weight = packed(w);
   FloatTensor& in = floats(x, "linear");
-  if (bias && bias->size != w.rows) throw shape_error("linear: a bias of " + std::to_string(bias->size) + " for " + std::to_string(w.rows) + " outputs");
+  if (bias && bias->size != w.rows)
+    throw shape_error("linear: a bias of " + std::to_string(bias->size) + " for " + std::to_string(w.rows) + " outputs");
   auto y = make_floats(in.rows, w.rows);
   for (size_t r = 0; r < y->rows; ++r) std::fill(y->row(r) + y->cols, y->row(r) + y->stride(), 0.0f);
   ProductOut out;

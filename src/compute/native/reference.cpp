@@ -158,8 +158,10 @@ void prepare_head(const float* x, size_t head_dim, const HeadNorm* norm, const H
   }
   if (!rope) return;
   for (size_t i = 0; i < rope->pairs; ++i) {
-    if (rope->mode == RopeMode::half) rotate(out[i], out[i + rope->pairs], rope->cos[i], rope->sin[i]);
-    else rotate(out[2 * i], out[2 * i + 1], rope->cos[i], rope->sin[i]);
+    if (rope->mode == RopeMode::half)
+      rotate(out[i], out[i + rope->pairs], rope->cos[i], rope->sin[i]);
+    else
+      rotate(out[2 * i], out[2 * i + 1], rope->cos[i], rope->sin[i]);
   }
 }
 
@@ -171,8 +173,10 @@ float load_kv(const std::byte* area, size_t i, KvType type) {
 
 void save_kv(std::byte* area, size_t i, KvType type, float v) {
   const uint16_t half = formats::f32_to_f16(v);
-  if (type == KvType::f16) std::memcpy(area + i * 2, &half, 2);
-  else std::memcpy(area + i * 4, &v, 4);
+  if (type == KvType::f16)
+    std::memcpy(area + i * 2, &half, 2);
+  else
+    std::memcpy(area + i * 4, &v, 4);
 }
 
 void store_kv(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot) {
@@ -227,7 +231,8 @@ void attend(const AttendTile& tile) {
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels kernels{product_quantised, product_dense, quantise_row, rms_norm_row, gated_row, add_reduced_row, prepare_head, store_kv, attend};
+  static const Kernels kernels{product_quantised, product_dense, quantise_row, rms_norm_row, gated_row,
+                               add_reduced_row,   prepare_head,  store_kv,     attend};
   return kernels;
 }
 

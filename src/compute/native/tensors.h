@@ -33,7 +33,7 @@ struct FloatTensor : Tensor::Storage {
   float* row(size_t r) const { return memory.as<float>() + r * stride(); }
 
   BufferPool::Buffer memory;
-  std::map<std::tuple<size_t, size_t, int>, QuantisedTensor> quantised;   // by activation block, group, zero
+  std::map<std::tuple<size_t, size_t, int>, QuantisedTensor> quantised;  // by activation block, group, zero
 };
 
 // rows * cols sums and then one count of poisoned values a row: the wire form, in one piece.
@@ -47,7 +47,7 @@ struct FixedTensor : Tensor::Storage {
 };
 
 struct NativeVector : Vector {
-  AlignedBytes memory;      // padded to 16 with zeros
+  AlignedBytes memory;  // padded to 16 with zeros
   const float* data() const { return reinterpret_cast<const float*>(memory.data()); }
 };
 
@@ -57,7 +57,8 @@ struct NativeKvCache : KvCache {
   size_t head_bytes() const { return 2 * kKvBlock * layout.head_dim * (layout.type == KvType::f16 ? 2 : 4); }
   size_t block_bytes() const { return head_bytes() * layout.kv_heads; }
   KvView view(size_t layer, size_t kv_head) const {
-    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(), block_bytes(), head_bytes() / 2, layout.head_dim, layout.type};
+    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(), block_bytes(), head_bytes() / 2,
+            layout.head_dim, layout.type};
   }
 };
 

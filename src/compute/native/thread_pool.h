@@ -34,7 +34,8 @@ class ThreadPool {
       return;
     }
     using Callable = std::remove_reference_t<F>;
-    run(tasks, [](void* context, size_t i) { (*static_cast<Callable*>(context))(i); }, const_cast<std::remove_const_t<Callable>*>(&f));
+    run(
+        tasks, [](void* context, size_t i) { (*static_cast<Callable*>(context))(i); }, const_cast<std::remove_const_t<Callable>*>(&f));
   }
 
  private:
@@ -49,7 +50,7 @@ class ThreadPool {
   // never take a task of a newer job with the fields of an older one.
   alignas(64) std::atomic<uint64_t> claim_{0};
   alignas(64) std::atomic<uint32_t> finished_{0};
-  alignas(64) std::atomic<uint32_t> signal_{0};      // changes with every job: what sleeping workers wait on
+  alignas(64) std::atomic<uint32_t> signal_{0};  // changes with every job: what sleeping workers wait on
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};

@@ -40,19 +40,59 @@ struct F16x {
 // Runs `part` for each register: the compiler unrolls it, kParts is 1, 2 or 4.
 #define VERBUND_PARTS(p) _Pragma("GCC unroll 4") for (size_t p = 0; p < kParts; ++p)
 
-HWY_INLINE F16x load(const float* at) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::LoadU(FloatTag(), at + p * kLanes); return r; }
+HWY_INLINE F16x load(const float* at) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::LoadU(FloatTag(), at + p * kLanes);
+  return r;
+}
 HWY_INLINE void store(const F16x& a, float* at) { VERBUND_PARTS(p) hn::StoreU(a.v[p], FloatTag(), at + p * kLanes); }
-HWY_INLINE F16x all(float x) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Set(FloatTag(), x); return r; }
-HWY_INLINE F16x zero16() { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Zero(FloatTag()); return r; }
-HWY_INLINE F16x add(const F16x& a, const F16x& b) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Add(a.v[p], b.v[p]); return r; }
-HWY_INLINE F16x sub(const F16x& a, const F16x& b) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Sub(a.v[p], b.v[p]); return r; }
-HWY_INLINE F16x mul(const F16x& a, const F16x& b) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Mul(a.v[p], b.v[p]); return r; }
-HWY_INLINE F16x div(const F16x& a, const F16x& b) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Div(a.v[p], b.v[p]); return r; }
-HWY_INLINE F16x max(const F16x& a, const F16x& b) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::Max(a.v[p], b.v[p]); return r; }
+HWY_INLINE F16x all(float x) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Set(FloatTag(), x);
+  return r;
+}
+HWY_INLINE F16x zero16() {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Zero(FloatTag());
+  return r;
+}
+HWY_INLINE F16x add(const F16x& a, const F16x& b) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Add(a.v[p], b.v[p]);
+  return r;
+}
+HWY_INLINE F16x sub(const F16x& a, const F16x& b) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Sub(a.v[p], b.v[p]);
+  return r;
+}
+HWY_INLINE F16x mul(const F16x& a, const F16x& b) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Mul(a.v[p], b.v[p]);
+  return r;
+}
+HWY_INLINE F16x div(const F16x& a, const F16x& b) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Div(a.v[p], b.v[p]);
+  return r;
+}
+HWY_INLINE F16x max(const F16x& a, const F16x& b) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::Max(a.v[p], b.v[p]);
+  return r;
+}
 // a * b + c, rounded once
-HWY_INLINE F16x fma(const F16x& a, const F16x& b, const F16x& c) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::MulAdd(a.v[p], b.v[p], c.v[p]); return r; }
+HWY_INLINE F16x fma(const F16x& a, const F16x& b, const F16x& c) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::MulAdd(a.v[p], b.v[p], c.v[p]);
+  return r;
+}
 // c - a * b, rounded once
-HWY_INLINE F16x negative_fma(const F16x& a, const F16x& b, const F16x& c) { F16x r; VERBUND_PARTS(p) r.v[p] = hn::NegMulAdd(a.v[p], b.v[p], c.v[p]); return r; }
+HWY_INLINE F16x negative_fma(const F16x& a, const F16x& b, const F16x& c) {
+  F16x r;
+  VERBUND_PARTS(p) r.v[p] = hn::NegMulAdd(a.v[p], b.v[p], c.v[p]);
+  return r;
+}
 
 HWY_INLINE F16x load_f16(const std::byte* at) {
   F16x r;

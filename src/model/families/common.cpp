@@ -32,7 +32,8 @@ void read_rope_scaling(RopeSpec& spec, const Fields& rope) {
 compute::Activation activation_of(const std::string& name) {
   if (name == "silu" || name == "swish") return compute::Activation::silu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return compute::Activation::gelu_tanh;
-  throw Error(Code::unimplemented, "activation '" + name.substr(0, 64) + "' is not supported yet", {}, "supported: silu, gelu_pytorch_tanh");
+  throw Error(Code::unimplemented, "activation '" + name.substr(0, 64) + "' is not supported yet", {},
+              "supported: silu, gelu_pytorch_tanh");
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ DecoderSpec read_hf_common(const Fields& c, const HfDefaults& defaults) {
   s.heads = c.size("num_attention_heads");
   s.kv_heads = c.size("num_key_value_heads", s.heads);
   s.head_dim = c.size("head_dim", s.heads ? s.hidden / s.heads : 0);
-  s.layers.resize(std::min<size_t>(c.size("num_hidden_layers"), 65536));   // validate() has the real bound
+  s.layers.resize(std::min<size_t>(c.size("num_hidden_layers"), 65536));  // validate() has the real bound
   s.norm_eps = static_cast<float>(c.number("rms_norm_eps", 1e-6));
   s.tied = c.flag("tie_word_embeddings", defaults.tied);
   s.activation = activation_of(c.text("hidden_act", "silu"));
@@ -56,8 +57,10 @@ DecoderSpec read_hf_common(const Fields& c, const HfDefaults& defaults) {
   s.rope.theta = c.number("rope_theta", defaults.rope_theta);
   s.rope.original_context = static_cast<double>(s.context_max);
   s.rope.dims = s.head_dim;
-  if (const auto* scaling = c.object("rope_scaling")) read_rope_scaling(s.rope, Fields(*scaling));
-  else if (const auto* parameters = c.object("rope_parameters")) read_rope_scaling(s.rope, Fields(*parameters));
+  if (const auto* scaling = c.object("rope_scaling"))
+    read_rope_scaling(s.rope, Fields(*scaling));
+  else if (const auto* parameters = c.object("rope_parameters"))
+    read_rope_scaling(s.rope, Fields(*parameters));
   if (c.flag("rope_traditional", false)) s.rope.mode = compute::RopeMode::interleaved;
   return s;
 }
@@ -66,7 +69,8 @@ void set_windows(DecoderSpec& spec, const Fields& c, size_t window, size_t first
   if (window == 0) return;
   const std::vector<std::string> types = c.texts("layer_types");
   if (!types.empty() && types.size() != spec.layers.size())
-    throw Error(Code::invalid_argument, "layer_types has " + std::to_string(types.size()) + " entries for " + std::to_string(spec.layers.size()) + " layers");
+    throw Error(Code::invalid_argument,
+                "layer_types has " + std::to_string(types.size()) + " entries for " + std::to_string(spec.layers.size()) + " layers");
   for (size_t i = 0; i < spec.layers.size(); ++i)
     if (types.empty() ? i >= first : types[i] == "sliding_attention") spec.layers[i].window = window;
 }
@@ -80,7 +84,8 @@ DecoderSpec read_gguf_common(const nlohmann::json& metadata, const std::string& 
   s.heads = a.size("attention.head_count");
   s.kv_heads = a.size("attention.head_count_kv", s.heads);
   s.head_dim = a.size("attention.key_length", s.heads ? s.hidden / s.heads : 0);
-  if (a.size("attention.value_length", s.head_dim) != s.head_dim) throw Error(Code::unimplemented, "keys and values of different size are not supported for this family");
+  if (a.size("attention.value_length", s.head_dim) != s.head_dim)
+    throw Error(Code::unimplemented, "keys and values of different size are not supported for this family");
   s.layers.resize(std::min<size_t>(a.size("block_count"), 65536));
   s.norm_eps = static_cast<float>(a.number("attention.layer_norm_rms_epsilon", 1e-6));
   s.context_max = a.size("context_length");

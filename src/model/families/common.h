@@ -8,7 +8,7 @@ namespace verbund::model {
 
 struct HfDefaults {
   double rope_theta = 10000.0;
-  bool tied = false;            // transformers' default of tie_word_embeddings
+  bool tied = false;  // transformers' default of tie_word_embeddings
 };
 
 // Sizes, norms, RoPE (rope_parameters, rope_scaling, top level; precedence as transformers), activation, eos.

@@ -27,7 +27,8 @@ DecoderSpec read_hf(const nlohmann::json& json) {
 
 DecoderSpec read_gguf(const nlohmann::json& metadata, const std::string& architecture) {
   DecoderSpec spec = read_gguf_common(metadata, architecture);
-  if (Fields(metadata, architecture + ".").size("expert_count", 0) > 0) throw Error(Code::unimplemented, "mixture-of-experts models of this family are not supported yet");
+  if (Fields(metadata, architecture + ".").size("expert_count", 0) > 0)
+    throw Error(Code::unimplemented, "mixture-of-experts models of this family are not supported yet");
   // Converters to this architecture reorder the rows of q and k from half to interleaved pairs; rotating the rows as
   // they are stored gives the same scores and leaves quantised rows untouched.
   spec.rope.mode = compute::RopeMode::interleaved;

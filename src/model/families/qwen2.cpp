@@ -9,7 +9,8 @@ DecoderSpec read_hf(const nlohmann::json& json) {
   const Fields config(json);
   DecoderSpec spec = read_hf_common(config, {});
   spec.qkv_bias = true;
-  if (config.flag("use_sliding_window", false)) set_windows(spec, config, config.size("sliding_window", 4096), config.size("max_window_layers", 28));
+  if (config.flag("use_sliding_window", false))
+    set_windows(spec, config, config.size("sliding_window", 4096), config.size("max_window_layers", 28));
   return spec;
 }
 

@@ -8,10 +8,11 @@ namespace {
 DecoderSpec read_hf(const nlohmann::json& json) {
   const Fields config(json);
   DecoderSpec spec = read_hf_common(config, {});
-  if (!config.has("head_dim")) spec.head_dim = spec.rope.dims = 128;   // the class default, not hidden / heads
+  if (!config.has("head_dim")) spec.head_dim = spec.rope.dims = 128;  // the class default, not hidden / heads
   spec.qk_norm = true;
   spec.qkv_bias = spec.o_bias = config.flag("attention_bias", false);
-  if (config.flag("use_sliding_window", false)) set_windows(spec, config, config.size("sliding_window", 4096), config.size("max_window_layers", 28));
+  if (config.flag("use_sliding_window", false))
+    set_windows(spec, config, config.size("sliding_window", 4096), config.size("max_window_layers", 28));
   return spec;
 }
 

@@ -19,9 +19,18 @@ extern "C" {
 
 enum { VBT_OK = 0, VBT_INVALID = 1, VBT_INTERNAL = 2 };
 
-typedef struct { const char* data; size_t size; } vbt_view;
-typedef struct { char* data; size_t size; } vbt_text;
-typedef struct { int32_t* data; size_t size; } vbt_ids;
+typedef struct {
+  const char* data;
+  size_t size;
+} vbt_view;
+typedef struct {
+  char* data;
+  size_t size;
+} vbt_text;
+typedef struct {
+  int32_t* data;
+  size_t size;
+} vbt_ids;
 
 void vbt_text_free(vbt_text text);
 void vbt_ids_free(vbt_ids ids);
@@ -32,10 +41,14 @@ typedef struct vbt_tokenizer vbt_tokenizer;
 /* Optional ids are -1 and optional flags -1 when absent. */
 typedef struct {
   vbt_view model, pre;
-  const vbt_view* tokens;      size_t token_count;
-  const int32_t* token_types;  size_t token_type_count;  /* 0, or token_count */
-  const vbt_view* merges;      size_t merge_count;
-  const float* scores;         size_t score_count;       /* 0, or token_count */
+  const vbt_view* tokens;
+  size_t token_count;
+  const int32_t* token_types;
+  size_t token_type_count; /* 0, or token_count */
+  const vbt_view* merges;
+  size_t merge_count;
+  const float* scores;
+  size_t score_count; /* 0, or token_count */
   int32_t bos, eos, unknown;
   int32_t add_bos, add_eos, add_space_prefix;
 } vbt_gguf;
@@ -49,7 +62,7 @@ int32_t vbt_tokenizer_encode(const vbt_tokenizer* tokenizer, vbt_view text, int3
 int32_t vbt_tokenizer_decode(const vbt_tokenizer* tokenizer, const int32_t* ids, size_t count, int32_t skip_special, vbt_text* out,
                              vbt_text* error);
 size_t vbt_tokenizer_size(const vbt_tokenizer* tokenizer);
-int32_t vbt_tokenizer_id_of(const vbt_tokenizer* tokenizer, vbt_view token);  /* -1: no such token */
+int32_t vbt_tokenizer_id_of(const vbt_tokenizer* tokenizer, vbt_view token); /* -1: no such token */
 int32_t vbt_tokenizer_token_of(const vbt_tokenizer* tokenizer, int32_t id, vbt_text* out, vbt_text* error);
 int32_t vbt_tokenizer_is_special(const vbt_tokenizer* tokenizer, int32_t id);
 uint64_t vbt_tokenizer_bytes(const vbt_tokenizer* tokenizer);
