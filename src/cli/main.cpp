@@ -24,10 +24,6 @@ int run_program(int argc, char** argv) {
     Command command = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(command));
   }
-  if (argc < 2) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
-  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
