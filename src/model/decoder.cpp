@@ -112,10 +112,10 @@ Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, cons
     layer.attention_norm = read.norm(Role::attention_norm);
     layer.mlp_norm = read.norm(Role::mlp_norm);
     if (spec.qk_norm) layer.q_norm = read.norm(Role::q_norm), layer.k_norm = read.norm(Role::k_norm);
-    if (spec.qkv_bias) layer.qkv_bias = read.stacked_bias({{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
+    if (spec.qkv_bias && layer.qkv) layer.qkv_bias = read.stacked_bias({{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     if (spec.o_bias) layer.o_bias = read.bias(Role::o);
-    if (spec.mlp_bias)
-      layer.gate_up_bias = read.stacked_bias({{Role::gate, shard.mlp}, {Role::up, shard.mlp}}), layer.down_bias = read.bias(Role::down);
+    if (spec.mlp_bias && layer.gate_up) layer.gate_up_bias = read.stacked_bias({{Role::gate, shard.mlp}, {Role::up, shard.mlp}});
+    if (spec.mlp_bias) layer.down_bias = read.bias(Role::down);
   }
   if (shard.last_stage()) final_norm_ = backend.load_vector(files.tensors->read_vector(tensor_name(files.container, Role::final_norm)));
   rope_ = make_rope_table(spec.rope, options.context);

@@ -61,7 +61,7 @@ std::unique_ptr<Vector> NativeBackend::load_vector(std::span<const float> values
   auto vector = std::make_unique<NativeVector>();
   vector->size = values.size();
   vector->memory = AlignedBytes(std::max<size_t>(16, stride_of(values.size())) * sizeof(float) + kSlackBytes, true);
-  std::memcpy(vector->memory.data(), values.data(), values.size_bytes());
+  std::copy(values.begin(), values.end(), reinterpret_cast<float*>(vector->memory.data()));
   return vector;
 }
 
