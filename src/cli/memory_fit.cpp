@@ -14,17 +14,20 @@ constexpr size_t kNodesMax = 64;  // what --local takes
 
 uint64_t per_context(const MemoryPlan& p) { return p.kv + p.tables; }
 
-// Weights, KV and activations shrink with the number of nodes; the process, the tokenizer and buffers do not.
+// Weights, KV and activations shrink with the number of nodes; the process, the tokenizer and tables do not, and each
+// further node costs buffers for one more peer.
 std::optional<size_t> nodes_that_fit(const std::vector<engine::RankReport>& ranks, uint32_t planned_context, uint32_t needed_context,
                                      uint64_t budget) {
-  uint64_t shared = 0, fixed = 0;
+  constexpr uint64_t kBuffersOfAPeer = 640 * 1024;  // where there is no peer yet to read it from
+  uint64_t shared = 0, fixed = 0, per_peer = kBuffersOfAPeer;
   for (const auto& r : ranks) {
     const MemoryPlan& p = r.planned;
     shared += p.weights + p.activations + (p.kv / planned_context + 1) * needed_context;
-    fixed = std::max(fixed, p.process + p.tokenizer + p.transport + p.tables);
+    fixed = std::max(fixed, p.process + p.tokenizer + p.tables);
+    if (ranks.size() > 1) per_peer = std::max(per_peer, p.transport / (ranks.size() - 1));
   }
   for (size_t n = ranks.size() + 1; n <= kNodesMax; ++n)
-    if (fixed + shared / n * 11 / 10 <= budget) return n;  // a tenth for shares that do not divide evenly
+    if (fixed + (n - 1) * per_peer + shared / n * 11 / 10 <= budget) return n;  // a tenth for shares that do not divide evenly
   return std::nullopt;
 }
 
@@ -53,7 +56,7 @@ Error does_not_fit(const std::vector<engine::RankReport>& ranks, uint32_t planne
                      format_bytes(p.process) + ")";
   const uint32_t context = context_that_fits(ranks, planned_context, budget);
   std::string hint = "would fit: ";
-  if (context > 0) hint += "--context " + std::to_string(context) + "; or ";
+  if (context >= needed_context) hint += "--context " + std::to_string(context) + "; or ";
   if (const auto nodes = nodes_that_fit(ranks, planned_context, needed_context, budget))
     hint += "--local " + std::to_string(*nodes) + " nodes of this size; or ";
   hint += "--memory " + std::to_string(p.total() / 1'000'000 + 1) + "MB";

@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kContextDefault = 4096;
+constexpr uint32_t kContextAlso = 512;
 constexpr uint64_t kMainRequest = 1;
 constexpr uint64_t kPromptBytesMax = 64u << 20;
 
@@ -85,13 +85,18 @@ class Run {
 
     prompt_ = encode_prompt(o_.prompt_given ? o_.prompt : read_stdin());
     const uint32_t model_context = static_cast<uint32_t>(std::min<size_t>(spec_.context_max, UINT32_MAX));
-    const uint32_t wanted = static_cast<uint32_t>(std::min<uint64_t>(model_context, prompt_.size() + uint64_t(o_.max_tokens) + 1));
-    context_ = o_.context.value_or(std::min(model_context, std::max(kContextDefault, wanted)));
+    context_ = o_.context.value_or(std::min<uint32_t>(model_context, needed_context()));
     if (context_ > model_context)
       throw Error(Code::invalid_argument, "--context " + std::to_string(context_) + " is more than the " + std::to_string(model_context) +
                                               " positions this model is made for");
     main_ = request(kMainRequest, prompt_, sampling());
     main_.validate(vocabulary(), context_);
+  }
+
+  // What the prompt and the longest answer take, in whole KV blocks. Other requests beside them (--also) want some room.
+  uint32_t needed_context() const {
+    const uint64_t tokens = std::max<uint64_t>(prompt_.size() + uint64_t(o_.max_tokens) + 1, o_.also > 0 ? kContextAlso : 0);
+    return static_cast<uint32_t>(round_up(tokens, compute::kKvBlock));
   }
 
   std::vector<int32_t> encode_prompt(const std::string& prompt) const {
@@ -153,7 +158,8 @@ class Run {
 
   void set_context(engine::RunnerConfig& r, uint32_t context) const {
     r.context = context;
-    r.prefill_chunk = o_.prefill_chunk == 0 ? context : std::min(o_.prefill_chunk, context);
+    const auto prompt = static_cast<uint32_t>(prompt_.size());  // a step never needs more rows than this
+    r.prefill_chunk = std::max(1u, o_.prefill_chunk == 0 ? prompt : std::min(o_.prefill_chunk, prompt));
     r.token_budget = r.prefill_chunk + r.max_running;  // one chunk beside everybody's decode
     r.kv_blocks = static_cast<uint32_t>(ceil_div(context, compute::kKvBlock)) * r.max_running;
   }

@@ -64,7 +64,9 @@ void RunOptions::declare(CLI::App& app) {
       ->capture_default_str()
       ->group(how);
   app.add_option("--threads", threads, "Threads of each rank (default: cores / ranks)")->check(CLI::Range(1, 1024))->group(how);
-  app.add_option("--context", context, "Positions of a sequence, prompt and answer (default: 4096, or what the model and --memory allow)")
+  app.add_option(
+         "--context", context,
+         "Positions of a sequence, prompt and answer (default: what prompt and answer need, as far as the model and --memory allow)")
       ->check(CLI::Range(1u, kTokensMax))
       ->group(how);
   app.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens of one step; 0: all")

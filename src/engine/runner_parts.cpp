@@ -11,9 +11,10 @@ namespace verbund::engine {
 namespace {
 
 // Code, libraries and heap of a runner before it loads anything (16 MiB resident, measured), and what parsing the model's
-// texts takes beyond what is kept (8 and 2 times their size, measured with the demo model). A constant rather than a
-// reading of this process, so that the same placement is always announced with the same bytes.
-constexpr uint64_t kProcessBytes = 18u << 20;
+// texts leaves behind (twice their size, measured with the demo model; rank 0 takes more for a moment, before the weights
+// and in the memory that they take next). A constant rather than a reading of this process, so that the same placement is
+// always announced with the same bytes.
+constexpr uint64_t kProcessBytes = 16u << 20;
 
 // All runners are started at the same time on the same machine; a slow one is still there after this.
 constexpr std::chrono::seconds kConnectWait{30};
@@ -76,7 +77,7 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   memory_.tables = bytes.tables;
   memory_.transport = over_mlx(config_) ? compute::kMlxRingBytes * mlx_rings(shard()) : mesh::buffer_bytes_estimate(mesh_config(config_));
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
-  memory_.process = kProcessBytes + (leads() ? 8 : 2) * model::text_bytes_on_disk(files_);
+  memory_.process = kProcessBytes + 2 * model::text_bytes_on_disk(files_);
   if (config_.parallel.ranks == 1) return;
   if (over_mlx(config_))
     mlx_port_ = std::make_unique<compute::MlxReservation>("127.0.0.1");
