@@ -16,6 +16,9 @@ namespace {
 // always announced with the same bytes.
 constexpr uint64_t kProcessBytes = 16u << 20;
 
+// Prefill steps that rank 0 may be ahead of the last pipeline stage.
+constexpr size_t kPrefillStepsAhead = 4;
+
 // All runners are started at the same time on the same machine; a slow one is still there after this.
 constexpr std::chrono::seconds kConnectWait{30};
 
@@ -127,7 +130,9 @@ void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
   const size_t tokens = text_.tokenizer ? std::min(text_.tokenizer->size(), spec_.vocabulary) : spec_.vocabulary;
   const PlanLimits limits{config_.token_budget, config_.context, config_.kv_blocks, static_cast<uint32_t>(spec_.vocabulary)};
   PlanChannel channel(*world_, wait(), limits);
-  StepExecutor executor({*decoder_, *world_, *tp_, shards_, spec_, wait(), config_.faults, trace_.get()});
+  // MLX's ring carries sends and collectives in one order, so nothing may be left unread on it.
+  const size_t owed_max = over_mlx(config_) ? 0 : kPrefillStepsAhead;
+  StepExecutor executor({*decoder_, *world_, *tp_, shards_, spec_, wait(), owed_max, config_.faults, trace_.get()});
   if (!leads()) return follow(channel, executor);
   SchedulerConfig c;
   c.token_budget = config_.token_budget;

@@ -5,13 +5,6 @@
 #include "base/error.h"
 
 namespace verbund::engine {
-namespace {
-
-// Prefill steps that rank 0 may be ahead of the last stage.
-constexpr size_t kOwedMax = 4;
-
-}  // namespace
-
 StepExecutor::StepExecutor(const Parts& parts)
     : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]), owed_(parts.shards.ranks.size()) {}
 
@@ -67,7 +60,7 @@ void StepExecutor::collect(const StepPlan& plan) {
     const std::vector<float>* columns = &output_.logits;
     if (from.rank != 0 && !sends_logits(from)) owed_[from.rank].push_back(plan.sequence);
     // The ranks of this stage talk to each other all the time: their marks must not be left in the way.
-    if (from.rank != 0 && (sampled > 0 || from.stage == shard_.stage || owed_[from.rank].size() > kOwedMax)) take_marks(from.rank);
+    if (from.rank != 0 && (sampled > 0 || from.stage == shard_.stage || owed_[from.rank].size() > p_.owed_max)) take_marks(from.rank);
     if (!sends_logits(from)) continue;
     const size_t n = from.vocabulary.size();
     if (from.rank != 0) {

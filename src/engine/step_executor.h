@@ -28,6 +28,7 @@ class StepExecutor {
     const model::ShardPlan& shards;
     const model::DecoderSpec& spec;
     std::chrono::nanoseconds wait;
+    size_t owed_max = 0;  // prefill steps that rank 0 may be ahead of later stages; 0 where links carry one order of frames only (MLX)
     Faults faults;
     Trace* trace;
   };

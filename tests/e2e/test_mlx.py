@@ -25,3 +25,10 @@ def test_mlx_transport_carries_a_native_model(smollm2):
     over_mlx = run_json(*ASK, "--local", 2, "--transport", "mlx", "--hash-logits")
     assert over_mlx["links"][0]["transport"] == "mlx"
     assert over_mlx["logits_sha256"] == run_json(*ASK, "--local", 2, "--hash-logits")["logits_sha256"]
+
+
+@pytest.mark.parametrize("flags", (["--local", 3, "--stages", 3], ["--local", 4, "--stages", 2], ["--local", 3]), ids=str)
+def test_mlx_transport_carries_pipelines_in_prefill_chunks(smollm2, flags):
+    """A ring carries sends and collectives in one order: nothing of one step may be left unread in the next."""
+    flags = [*flags, "--prefill-chunk", 3, "--hash-logits"]
+    assert run_json(*ASK, *flags, "--transport", "mlx")["logits_sha256"] == run_json(*ASK, *flags)["logits_sha256"]
