@@ -7,11 +7,8 @@
 #include <map>
 #include <mutex>
 
-#if defined(__APPLE__)
-#include <mach-o/dyld.h>
-#endif
-
 #include "base/error.h"
+#include "base/unix.h"
 #include "compute/mlx/abi.h"
 #include "compute/mlx/reserve.h"
 
@@ -27,18 +24,7 @@ constexpr const char* kHint =
     "install the MLX wheel with scripts/setup and configure and build again (cmake says whether it found MLX), or use "
     "--backend native";
 
-std::filesystem::path program_folder() {
-#if defined(__APPLE__)
-  std::string path(4096, '\0');
-  uint32_t size = static_cast<uint32_t>(path.size());
-  if (_NSGetExecutablePath(path.data(), &size) != 0) return ".";
-  return std::filesystem::path(path.c_str()).parent_path();
-#else
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::filesystem::path(".") : program.parent_path();
-#endif
-}
+std::filesystem::path program_folder() { return std::filesystem::path(executable_path()).parent_path(); }
 
 template <class Fn>
 Fn* symbol(void* handle, const char* name, const std::string& path) {

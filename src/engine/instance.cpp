@@ -10,13 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 
-#include "base/bytes.h"
 #include "engine/request_json.h"
 
 namespace verbund::engine {
@@ -48,7 +46,7 @@ struct Instance::Runner {
   std::unique_ptr<FrameChannel> channel;
   std::string endpoint;
   Clock::time_point heard;
-  uint64_t loaded = 0, to_load = 0;
+  uint64_t loaded = 0;
   bool planned = false, ready = false, reported = false, exited = false, closed = false, silent = false;
   int status = 0;
   std::optional<Error> error;
@@ -128,15 +126,6 @@ void Instance::ask_for_plans() {
 }
 
 void Instance::load(const Progress& progress, const std::function<bool()>& interrupted) {
-  if (config_.memory_budget)
-    for (const auto& r : runners_)
-      if (r->report.planned.total() > *config_.memory_budget)
-        throw Error({Code::resource_exhausted,
-                     Lost::instance,
-                     "rank " + std::to_string(r->report.rank) + " needs " + format_bytes(r->report.planned.total()) + ", its node has " +
-                         format_bytes(*config_.memory_budget),
-                     {},
-                     {}});
   nlohmann::json endpoints = nlohmann::json::array();
   for (const auto& r : runners_) endpoints.push_back(r->endpoint);
   send_all({{"op", "commit"}, {"endpoints", endpoints}});

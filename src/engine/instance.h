@@ -1,5 +1,5 @@
-// One running copy of a model on this machine's processes, seen from its owner: starts the runners, checks their memory
-// plans against the budgets before anything is allocated, watches them by heartbeat, passes requests in and events out,
+// One running copy of a model on this machine's processes, seen from its owner: starts the runners, has them count their
+// memory before anything is allocated, so that the owner can refuse, watches them by heartbeat, passes requests in and events out,
 // and ends all of them when one is lost. The command line owns one; a node daemon will own several.
 //
 // Used by one thread; poll() does all the work (heartbeats included) and must be called at least every 250 ms while the
@@ -26,9 +26,8 @@ constexpr std::chrono::milliseconds kHeartbeat{250};
 constexpr std::chrono::milliseconds kDead{2000};
 
 struct InstanceConfig {
-  std::string program;                    // path of this executable
-  RunnerConfig runner;                    // rank and secret are filled in per runner
-  std::optional<uint64_t> memory_budget;  // bytes of each node; none: not checked
+  std::string program;  // path of this executable
+  RunnerConfig runner;  // rank and secret are filled in per runner
 };
 
 struct InstanceEvent {
@@ -57,11 +56,11 @@ class Instance {
   ~Instance();
   Instance(const Instance&) = delete;
 
-  // Starts the runners and has them plan. Throws what a runner reports. After it, plans() is known and nothing is loaded.
+  // Starts the runners and has them plan. Throws what a runner reports. After it, reports() has the plans and nothing is loaded.
   void plan();
   // Has the runners plan again with another context or chunk (before load).
   void replan(const std::function<void(RunnerConfig&)>& change);
-  // Loads; returns when every rank is ready. Throws resource_exhausted if a plan exceeds the budget.
+  // Loads; returns when every rank is ready. The owner has compared reports() with its budget before.
   void load(const Progress& progress, const std::function<bool()>& interrupted);
 
   void submit(const Request& request, bool hash_logits);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <future>
 #include <thread>
 
 #include "engine/frames.h"

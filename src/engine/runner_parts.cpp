@@ -1,6 +1,5 @@
 #include "engine/runner_parts.h"
 
-#include <future>
 #include <thread>
 
 #include "engine/frames.h"

@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 namespace verbund::engine {
+
 StepExecutor::StepExecutor(const Parts& parts)
     : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]), owed_(parts.shards.ranks.size()) {}
 

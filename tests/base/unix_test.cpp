@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/sha256.h"
+#include "support/code_of.h"
 
 namespace verbund {
 namespace {
@@ -28,13 +29,7 @@ struct Pair {
   }
 };
 
-Code code_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) { return e.code(); }
-  ADD_FAILURE() << "nothing was thrown";
-  return Code::internal;
-}
+using test::code_of;
 
 std::string temporary(const std::string& content) {
   char path[] = "/tmp/verbund-unix-test-XXXXXX";

@@ -6,6 +6,8 @@
 #include <random>
 #include <thread>
 
+#include "support/code_of.h"
+
 namespace verbund::engine {
 namespace {
 
@@ -30,13 +32,7 @@ std::string framed(const nlohmann::json& message) {
   return bytes.append(body.begin(), body.end());
 }
 
-Code code_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) { return e.code(); }
-  ADD_FAILURE() << "nothing was thrown";
-  return Code::internal;
-}
+using test::code_of;
 
 TEST(Frames, ArriveWholeHoweverTheyAreCut) {
   Ends e;
