@@ -66,6 +66,7 @@ class NativeBackend : public Backend {
   IsaChoice isa_;
   const Kernels& kernels_;
   ThreadPool threads_;
+  WeightArena arena_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
 };
 

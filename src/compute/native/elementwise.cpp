@@ -97,7 +97,7 @@ HWY_INLINE int32_t write_codes(const float* x, size_t n, float r, int8_t* codes)
 }
 
 void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
-  const size_t block = into.activation_block, group = into.group, groups = into.cols / group;
+  const size_t block = into.activation_block, group = into.group;
   int8_t* codes = into.codes + row * into.cols;
   for (size_t b = 0; b < into.cols / block; ++b) {
     const uint32_t bits = largest_magnitude(x + b * block, block);
@@ -105,14 +105,14 @@ void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
     const bool finite = bits < 0x7f800000u, live = finite && m >= 0x1p-100f;
     const float s = live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     const float r = live ? 127.0f / m : 0.0f;
-    into.scales[row * (into.cols / block) + b] = s;
+    into.scales[into.scale_at(row, b)] = s;
     for (size_t k = b * block; k < (b + 1) * block; k += group) {
       int32_t sum = 0;
       if (live)
         sum = write_codes(x + k, group, r, codes + k);
       else
         std::fill(codes + k, codes + k + group, int8_t{0});
-      const size_t g = row * groups + k / group;
+      const size_t g = into.group_at(row, k / group);
       into.offsets[g] = -into.zero * sum;
       into.bias_factors[g] = s * static_cast<float>(sum);
     }

@@ -3,6 +3,13 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "base/error.h"
 #include "compute/backend.h"
@@ -16,11 +23,32 @@ namespace {
 Kernels fill(Isa isa) {
   Kernels kernels = reference_kernels();
   fill_products_quantised(kernels, isa);
+  fill_product_tiles(kernels, isa);
   fill_products_dense(kernels, isa);
   fill_elementwise(kernels, isa);
   fill_attention(kernels, isa);
   return kernels;
 }
+
+#if HWY_ARCH_X86
+// CPU has int8 tiles, the system saves their state, and this process may use them (asked for once; threads inherit it).
+bool ask_for_tiles() {
+#ifdef __linux__
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool tiles = (d & 1u << 24) != 0, int8 = (d & 1u << 25) != 0;
+  return tiles && int8 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+bool has_tiles() {
+  static const bool has = ask_for_tiles();
+  return has;
+}
+#endif
 
 std::string list(const std::vector<IsaChoice>& choices) {
   std::string text = "auto";
@@ -35,6 +63,7 @@ std::vector<IsaChoice> runnable_isas() {
   const auto supported = hwy::SupportedTargets();
 #if HWY_ARCH_X86
   const bool vnni = (supported & HWY_AVX3_DL) != 0 && __builtin_cpu_supports("avx512vnni");
+  if (vnni && has_tiles()) choices.push_back({Isa::amx, "amx", "amx (int8 tiles) and avx512 (VNNI)"});
   if (vnni) choices.push_back({Isa::avx512vnni, "avx512", "avx512 (VNNI)"});
   if (supported & HWY_AVX3) {
     if (!vnni) choices.push_back({Isa::avx512bw, "avx512", "avx512 (without VNNI)"});
@@ -53,7 +82,7 @@ IsaChoice choose_isa(const std::string& name) {
   if (name == "auto") return choices.front();
   for (const IsaChoice& choice : choices)
     if (choice.name == name) return choice;
-  const std::vector<std::string> known{"avx512", "avx512bw", "avx2", "neon", "scalar"};
+  const std::vector<std::string> known{"amx", "avx512", "avx512bw", "avx2", "neon", "scalar"};
   const bool exists = std::find(known.begin(), known.end(), name) != known.end();
   throw Error(exists ? Code::unimplemented : Code::invalid_argument,
               exists ? "this machine cannot run the instruction set \"" + name + "\"" : "there is no instruction set \"" + name + "\"",
@@ -74,6 +103,10 @@ const Kernels& kernels_of(Isa isa) {
     }
     case Isa::avx512vnni: {
       static const Kernels kernels = fill(Isa::avx512vnni);
+      return kernels;
+    }
+    case Isa::amx: {
+      static const Kernels kernels = fill(Isa::amx);
       return kernels;
     }
 #elif HWY_ARCH_ARM

@@ -8,6 +8,7 @@
 // Kernels may write anything into the padding except where noted.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,14 +18,20 @@
 
 namespace verbund::compute::native {
 
-// Activations as numerics.h point 2 has them, for one combination of block, group and zero.
+constexpr size_t kRowBlock = 16;  // rows whose scales lie side by side: one AMX tile
+
+// Activations as numerics.h point 2 has them, for one combination of block, group and zero. All areas reach to a multiple of
+// kRowBlock rows; the filling rows are zeros.
 struct QuantisedRows {
   int8_t* codes;        // [rows][cols]
-  float* scales;        // [rows][cols / activation_block]: s
-  int32_t* offsets;     // [rows][cols / group]: -zero * sum of codes
-  float* bias_factors;  // [rows][cols / group]: s * f32(sum of codes)
+  float* scales;        // s, at scale_at(row, activation block)
+  int32_t* offsets;     // -zero * sum of codes, at group_at(row, group)
+  float* bias_factors;  // s * f32(sum of codes), at group_at(row, group)
   size_t cols, activation_block, group;
   int zero;
+
+  size_t scale_at(size_t row, size_t block) const { return (row / kRowBlock * (cols / activation_block) + block) * kRowBlock + row % kRowBlock; }
+  size_t group_at(size_t row, size_t g) const { return (row / kRowBlock * (cols / group) + g) * kRowBlock + row % kRowBlock; }
 };
 
 // Where a product goes: f32 (with an optional bias by output), or added to fixed-point sums.
@@ -72,9 +79,16 @@ struct HeadRope {
   const float* sin;
 };
 
+// Blocks whose unpacked codes are kept at once by product_tiles, so that a block of rows is read from L1 by all of them.
+inline size_t tile_blocks_together(const PieceShape& w) { return std::clamp<size_t>(24 * 1024 / (w.cols * kBlockRows), 1, 4); }
+inline size_t tile_scratch_bytes(const PieceShape& w) { return tile_blocks_together(w) * w.cols * kBlockRows; }
+
 struct Kernels {
   // Rows `rows` of x against the 16-row blocks `blocks` of w.
   void (*product_quantised)(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out);
+  // The same for whole blocks of kRowBlock rows: rows.begin is a multiple of it, and results of rows beyond rows.end are
+  // dropped. `scratch`: tile_scratch_bytes(w). Null where the instruction set has no tiles.
+  void (*product_tiles)(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out, std::byte* scratch);
   void (*product_dense)(const Piece& w, const float* x, size_t stride, Range rows, Range blocks, const ProductOut& out);
   void (*quantise_row)(const float* x, const QuantisedRows& into, size_t row);
   // Writes zeros into the padding of y, if x's and the weight's padding are zeros.

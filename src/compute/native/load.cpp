@@ -105,8 +105,8 @@ std::unique_ptr<Weight> NativeBackend::load(const formats::TensorSource& source,
   weight->cols = plan.cols;
   weight->bytes = plan.bytes;
   weight->unit = unit;
-  weight->memory = AlignedBytes(plan.bytes);
-  std::byte* at = weight->memory.data();
+  weight->memory = arena_.take(plan.bytes);
+  std::byte* at = weight->memory.get();
   for (size_t p = 0; p < plan.pieces.size(); ++p) {
     const PieceShape& shape = plan.pieces[p];
     const size_t row_bytes = std::max<size_t>(1, shape.format.bytes(1, shape.cols));

@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kArenaBlock = size_t{64} << 20;
 
 }  // namespace
 
@@ -34,6 +35,17 @@ AlignedBytes::AlignedBytes(size_t bytes, bool zeroed) : size_(bytes) {
 }
 
 AlignedBytes::~AlignedBytes() { std::free(data_); }
+
+std::shared_ptr<std::byte> WeightArena::take(size_t bytes) {
+  const size_t at = round_up(used_, kCacheLine);
+  if (!block_ || at > block_->size() || bytes > block_->size() - at) {
+    block_ = std::make_shared<AlignedBytes>(std::max(kArenaBlock, round_up(bytes, kHugePage)));
+    used_ = bytes;
+    return {block_, block_->data()};
+  }
+  used_ = at + bytes;
+  return {block_, block_->data() + at};
+}
 
 BufferPool::Buffer BufferPool::take(size_t bytes) {
   const auto fit = std::lower_bound(free_.begin(), free_.end(), bytes, [](const AlignedBytes& b, size_t n) { return b.size() < n; });

@@ -32,6 +32,19 @@ class AlignedBytes {
   size_t size_ = 0;
 };
 
+// Weights of one backend, one behind the other in large blocks: a matrix of a few hundred KiB shares its huge pages with its
+// neighbours, and a step reads them in the order they were loaded. Memory that no weight has taken is never touched. A block
+// lives as long as any weight in it. One thread at a time.
+class WeightArena {
+ public:
+  // 64-byte aligned; kept alive by the pointer.
+  std::shared_ptr<std::byte> take(size_t bytes);
+
+ private:
+  std::shared_ptr<AlignedBytes> block_;
+  size_t used_ = 0;
+};
+
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   // A borrowed block; returns to the pool with its last owner. Never outlives the pool's memory (it shares the pool).

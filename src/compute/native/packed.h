@@ -60,7 +60,7 @@ struct Piece : PieceShape {
 struct PackedWeight : Weight {
   std::vector<Piece> pieces;  // by first_row
   size_t unit = 0;            // 0: column-parallel
-  AlignedBytes memory;
+  std::shared_ptr<std::byte> memory;
 };
 
 // Writes rows [row, row + m.rows) x columns [col, col + m.cols) of the piece; row is a multiple of 16, col of 32 and of

@@ -11,6 +11,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "compute/native/codes-inl.h"
 #include "compute/native/dot-inl.h"
 #include "compute/native/product_out-inl.h"
 #include "compute/native/vec16-inl.h"
@@ -27,86 +28,25 @@ namespace HWY_NAMESPACE {
 // 32 AVX-512 (and NEON) registers hold eight rows' sums and a span's codes; AVX2 has sixteen half as wide.
 constexpr size_t kTileRows = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 
-// Reads register p of the eight quads of a 32-column span. Each container's kCodeMax bounds its codes.
-struct Nibbles {
-  static constexpr int kCodeMax = 15;
-  static constexpr size_t kSpanBytes = 256;
-  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
-    _Pragma("GCC unroll 4") for (size_t v = 0; v < 4; ++v) {
-      const Reg both = load_reg(span + v * 64 + p * kRegBytes);
-      codes[v] = low_nibbles(both);
-      codes[v + 4] = high_nibbles(both);
-    }
-  }
-};
-
-alignas(16) constexpr uint8_t kMxfp4Table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
-struct Mxfp4Nibbles {
-  static constexpr int kCodeMax = 24;
-  static constexpr size_t kSpanBytes = 256;
-  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
-    const Reg table = hn::LoadDup128(ByteTag(), kMxfp4Table);
-    Nibbles::read(span, p, codes);
-    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = hn::TableLookupBytes(table, codes[v]);
-  }
-};
-
-template <int kMax>
-struct Bytes {
-  static constexpr int kCodeMax = kMax;
-  static constexpr size_t kSpanBytes = 512;
-  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
-    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = load_reg(span + v * 64 + p * kRegBytes);
-  }
-};
-
-HWY_INLINE F16x load_e8m0(const std::byte* at) {
-  F16x r;
-  VERBUND_PARTS(p) {
-    const hn::Rebind<uint8_t, WordTag> byte;
-    const auto e = hn::PromoteTo(IntTag(), hn::LoadU(byte, reinterpret_cast<const uint8_t*>(at) + p * kLanes));
-    // 2^(e-127) is the bits e << 23, but for e = 0 (a denormal) and e = 255 (no number).
-    const auto bits = hn::Max(hn::ShiftLeft<23>(e), hn::Set(IntTag(), 0x00400000));
-    const auto nan = hn::ShiftRight<8>(hn::Add(e, hn::Set(IntTag(), 1)));
-    r.v[p] = hn::Mul(hn::BitCast(FloatTag(), hn::Add(bits, nan)), hn::Set(FloatTag(), 0.5f));
-  }
-  return r;
-}
-
-// The kind is the same for a whole piece: a branch that is always predicted costs less than four times the code.
-HWY_INLINE F16x load_scales(const std::byte* area, ScaleType type, size_t group) {
-  switch (type) {
-    case ScaleType::f16: return load_f16(area + group * 32);
-    case ScaleType::bf16: return load_bf16(area + group * 32);
-    case ScaleType::f32: return load_f32(area + group * 64);
-    case ScaleType::e8m0: break;
-  }
-  return load_e8m0(area + group * 16);
-}
-
 HWY_INLINE F16x to_floats(const IntReg* d) {
   F16x r;
   VERBUND_PARTS(p) r.v[p] = hn::ConvertTo(FloatTag(), d[p]);
   return r;
 }
 
-// The rows of one tile.
+// The rows of one tile; they lie in one block of sixteen.
 template <size_t R>
 struct TileRows {
   const int8_t* codes[R];
-  const float* scales[R];
-  const int32_t* offsets[R];
-  const float* bias_factors[R];
+  const float* scales;  // [activation block][16 rows], from this tile's first row
+  const int32_t* offsets;
+  const float* bias_factors;
 
   HWY_INLINE TileRows(const QuantisedRows& x, size_t row) {
-    const size_t blocks = x.cols / x.activation_block, groups = x.cols / x.group;
-    for (size_t r = 0; r < R; ++r) {
-      codes[r] = x.codes + (row + r) * x.cols;
-      scales[r] = x.scales + (row + r) * blocks;
-      offsets[r] = x.offsets + (row + r) * groups;
-      bias_factors[r] = x.bias_factors + (row + r) * groups;
-    }
+    for (size_t r = 0; r < R; ++r) codes[r] = x.codes + (row + r) * x.cols;
+    scales = x.scales + x.scale_at(row, 0);
+    offsets = x.offsets + x.group_at(row, 0);
+    bias_factors = x.bias_factors + x.group_at(row, 0);
   }
 };
 
@@ -115,18 +55,28 @@ template <size_t R>
 HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts],
                           F16x* acc) {
   const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
-  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(mul(scale, all(x.scales[r][b])), to_floats(d[r]), acc[r]);
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(mul(scale, all(x.scales[b * kRowBlock + r])), to_floats(d[r]), acc[r]);
   if (!w.biased) return;
   const F16x bias = load_scales(block + w.biases_at, w.scale_type, g);
-  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(bias, all(x.bias_factors[r][g]), acc[r]);
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(bias, all(x.bias_factors[g * kRowBlock + r]), acc[r]);
+}
+
+// Weights stream from memory once a step, and one core's own prefetchers leave a third of the bandwidth unused: they stop at
+// page borders and do not run far enough ahead. So every group asks for its share of the bytes that come this much later.
+constexpr size_t kPrefetchAhead = 12 * 1024;
+
+HWY_INLINE void prefetch_group(const std::byte* block, size_t g, size_t bytes) {
+  const std::byte* at = block + g * bytes + kPrefetchAhead;
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 template <class C, size_t R>
 HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
-  const size_t spans = w.group / kSpan;
+  const size_t spans = w.group / kSpan, group_bytes = w.block_bytes / w.groups();
   for (size_t g = groups.begin; g < groups.end; ++g) {
+    prefetch_group(block, g, group_bytes);
     IntReg d[R][kParts];
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[r][g]);
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[g * kRowBlock + r]);
     for (size_t span = g * spans; span < (g + 1) * spans; ++span) {
       VERBUND_PARTS(p) {
         Reg codes[8];
@@ -142,15 +92,17 @@ HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileR
 // Groups of 16 columns: two to a span and to an activation block.
 template <class C, size_t R>
 HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
+  const size_t pair_bytes = 2 * w.block_bytes / w.groups();
   for (size_t g = groups.begin; g < groups.end; g += 2) {
+    prefetch_group(block, g / 2, pair_bytes);
     IntReg d[2][R][kParts];
     VERBUND_PARTS(p) {
       Reg codes[8];
       C::read(block + g / 2 * C::kSpanBytes, p, codes);
       _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) {
         const int8_t* q = x.codes[r] + g * 16;
-        d[0][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[r][g]), codes, q);
-        d[1][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[r][g + 1]), codes + 4, q + 16);
+        d[0][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[g * kRowBlock + r]), codes, q);
+        d[1][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[(g + 1) * kRowBlock + r]), codes + 4, q + 16);
       }
     }
     add_group<R>(w, block, x, g, g / 2, d[0], acc);

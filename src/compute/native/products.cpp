@@ -1,5 +1,6 @@
 // Matrix products of the native backend: quantises activations once a tensor, and cuts output blocks over the threads.
 #include <algorithm>
+#include <cstring>
 
 #include "compute/native/backend.h"
 
@@ -12,16 +13,46 @@ constexpr size_t kRowsBytes = size_t{512} << 10;
 constexpr size_t kTaskWork = 256 * 1024;
 // Tasks a thread: enough that one slow core does not hold up the others.
 constexpr size_t kTasksPerThread = 4;
-constexpr size_t kRowTile = 8;
 
 size_t rows_per_pass(const Piece& piece) {
   const size_t row_bytes = piece.cols * (piece.container == Container::dense ? sizeof(float) : 1);
-  return std::max<size_t>(kRowTile, kRowsBytes / std::max<size_t>(1, row_bytes) / kRowTile * kRowTile);
+  return std::max<size_t>(kRowBlock, kRowsBytes / std::max<size_t>(1, row_bytes) / kRowBlock * kRowBlock);
 }
 
 size_t blocks_per_task(const Piece& piece, size_t rows, unsigned threads) {
   const size_t least = ceil_div(kTaskWork, std::max<size_t>(1, kBlockRows * piece.cols * rows));
   return std::max(least, ceil_div(piece.blocks(), threads * kTasksPerThread));
+}
+
+// Rows that fill up the last block of sixteen are zeros.
+void clear_last_block(const QuantisedRows& q, size_t rows) {
+  const size_t first = rows / kRowBlock * kRowBlock, scales = q.cols / q.activation_block, groups = q.cols / q.group;
+  std::memset(q.codes + rows * q.cols, 0, (first + kRowBlock - rows) * q.cols);
+  std::fill_n(q.scales + q.scale_at(first, 0), scales * kRowBlock, 0.0f);
+  std::fill_n(q.offsets + q.group_at(first, 0), groups * kRowBlock, 0);
+  std::fill_n(q.bias_factors + q.group_at(first, 0), groups * kRowBlock, 0.0f);
+}
+
+// Fewer rows than this are faster as vectors: a tile costs the same for one row as for sixteen.
+constexpr size_t kTileRowsLeast = 7;
+
+// Rows of `rows` (from a block border) that go through tiles; the rest goes through vectors.
+size_t tiled_rows(const Kernels& kernels, Range rows) {
+  if (!kernels.product_tiles) return 0;
+  const size_t whole = rows.size() / kRowBlock * kRowBlock;
+  return rows.size() - whole >= kTileRowsLeast ? rows.size() : whole;
+}
+
+std::byte* tile_scratch(const Piece& piece) {
+  thread_local AlignedBytes scratch;
+  if (scratch.size() < tile_scratch_bytes(piece)) scratch = AlignedBytes(tile_scratch_bytes(piece));
+  return scratch.data();
+}
+
+void product(const Kernels& kernels, const Piece& piece, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
+  const size_t border = rows.begin + tiled_rows(kernels, rows);
+  if (border > rows.begin) kernels.product_tiles(piece, x, {rows.begin, border}, blocks, out, tile_scratch(piece));
+  if (border < rows.end) kernels.product_quantised(piece, x, {border, rows.end}, blocks, out);
 }
 
 }  // namespace
@@ -30,10 +61,9 @@ const QuantisedRows& NativeBackend::quantise(FloatTensor& x, const Piece& piece)
   const auto [entry, fresh] = x.quantised.try_emplace({piece.activation_block, piece.group, piece.zero});
   QuantisedTensor& q = entry->second;
   if (!fresh) return q.rows;
-  const size_t blocks = x.cols / piece.activation_block, groups = x.cols / piece.group;
-  const size_t scales_at = round_up(x.rows * x.cols, 64), offsets_at = scales_at + round_up(x.rows * blocks * 4, 64);
-  const size_t factors_at = offsets_at + round_up(x.rows * groups * 4, 64);
-  q.memory = pool_->take(factors_at + x.rows * groups * 4);
+  const size_t rows = round_up(x.rows, kRowBlock), scales = rows * (x.cols / piece.activation_block), groups = rows * (x.cols / piece.group);
+  const size_t scales_at = round_up(rows * x.cols, 64), offsets_at = scales_at + scales * 4, factors_at = offsets_at + groups * 4;
+  q.memory = pool_->take(factors_at + groups * 4);
   std::byte* at = q.memory.as<std::byte>();
   q.rows = {reinterpret_cast<int8_t*>(at),
             reinterpret_cast<float*>(at + scales_at),
@@ -43,6 +73,7 @@ const QuantisedRows& NativeBackend::quantise(FloatTensor& x, const Piece& piece)
             piece.activation_block,
             piece.group,
             piece.zero};
+  if (rows != x.rows) clear_last_block(q.rows, x.rows);
   for_chunks(x.rows, std::max<size_t>(1, 16384 / x.cols), [&](size_t r) { kernels_.quantise_row(x.row(r), q.rows, r); });
   return q.rows;
 }
@@ -61,7 +92,7 @@ void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const Produc
         if (dense)
           kernels_.product_dense(piece, x.row(0), x.stride(), rows, blocks, out);
         else
-          kernels_.product_quantised(piece, *q, rows, blocks, out);
+          product(kernels_, piece, *q, rows, blocks, out);
       }
     });
   }

@@ -52,16 +52,16 @@ void for_each_output(const PieceShape& w, Range rows, Range blocks, F&& f) {
 
 float quantised_sum(const Piece& w, const QuantisedRows& x, size_t row, size_t output, Range columns) {
   const std::byte* block = w.block(output / kBlockRows);
-  const size_t lane = output % kBlockRows, groups = w.groups();
+  const size_t lane = output % kBlockRows;
   float acc = 0;
   for (size_t g = columns.begin / w.group; g < columns.end / w.group; ++g) {
     int32_t d = 0;
     for (size_t k = g * w.group; k < (g + 1) * w.group; ++k) d += x.codes[row * w.cols + k] * (held_code(w, block, lane, k) - w.zero);
-    const float s = x.scales[row * (w.cols / w.activation_block) + g * w.group / w.activation_block];
+    const float s = x.scales[x.scale_at(row, g * w.group / w.activation_block)];
     float scale = held_scale(w, block + w.scales_at, lane, g);
     if (w.container == Container::mxfp4) scale = scale * 0.5f;
     acc = std::fma(scale * s, static_cast<float>(d), acc);
-    if (w.biased) acc = std::fma(held_scale(w, block + w.biases_at, lane, g), x.bias_factors[row * groups + g], acc);
+    if (w.biased) acc = std::fma(held_scale(w, block + w.biases_at, lane, g), x.bias_factors[x.group_at(row, g)], acc);
   }
   return acc;
 }
@@ -102,15 +102,15 @@ void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
     }
     const bool live = finite && m >= 0x1p-100f;
     const float r = live ? 127.0f / m : 0.0f;
-    into.scales[row * (into.cols / block) + b] = live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    into.scales[into.scale_at(row, b)] = live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     for (size_t k = b * block; k < (b + 1) * block; ++k) codes[k] = live ? static_cast<int8_t>(std::nearbyint(x[k] * r)) : int8_t{0};
   }
   for (size_t g = 0; g < into.cols / into.group; ++g) {
     int32_t sum = 0;
     for (size_t k = g * into.group; k < (g + 1) * into.group; ++k) sum += codes[k];
-    const size_t at = row * (into.cols / into.group) + g;
+    const size_t at = into.group_at(row, g);
     into.offsets[at] = -into.zero * sum;
-    into.bias_factors[at] = into.scales[row * (into.cols / block) + g * into.group / block] * static_cast<float>(sum);
+    into.bias_factors[at] = into.scales[into.scale_at(row, g * into.group / block)] * static_cast<float>(sum);
   }
 }
 
@@ -231,7 +231,7 @@ void attend(const AttendTile& tile) {
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels kernels{product_quantised, product_dense, quantise_row, rms_norm_row, gated_row,
+  static const Kernels kernels{product_quantised, nullptr, product_dense, quantise_row, rms_norm_row, gated_row,
                                add_reduced_row,   prepare_head,  store_kv,     attend};
   return kernels;
 }

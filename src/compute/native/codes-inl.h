@@ -1,0 +1,85 @@
+// How codes, scales and biases of packed weights come into registers (packed.h has the layout). Included once per target.
+#if defined(VERBUND_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VERBUND_CODES_INL_H_
+#undef VERBUND_CODES_INL_H_
+#else
+#define VERBUND_CODES_INL_H_
+#endif
+
+#include "compute/native/dot-inl.h"
+#include "compute/native/kernels.h"
+#include "compute/native/vec16-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL  // Highway 1.0 does not name VNNI among this target's features, isa.cpp checks that it is there
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+HWY_BEFORE_NAMESPACE();
+#endif
+namespace verbund::compute::native {
+namespace HWY_NAMESPACE {
+#if VERBUND_SIMD
+
+// Reads register p of the eight quads of a 32-column span. Each container's kCodeMax bounds its codes.
+struct Nibbles {
+  static constexpr int kCodeMax = 15;
+  static constexpr size_t kSpanBytes = 256;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    _Pragma("GCC unroll 4") for (size_t v = 0; v < 4; ++v) {
+      const Reg both = load_reg(span + v * 64 + p * kRegBytes);
+      codes[v] = low_nibbles(both);
+      codes[v + 4] = high_nibbles(both);
+    }
+  }
+};
+
+alignas(16) constexpr uint8_t kMxfp4Table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+struct Mxfp4Nibbles {
+  static constexpr int kCodeMax = 24;
+  static constexpr size_t kSpanBytes = 256;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    const Reg table = hn::LoadDup128(ByteTag(), kMxfp4Table);
+    Nibbles::read(span, p, codes);
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = hn::TableLookupBytes(table, codes[v]);
+  }
+};
+
+template <int kMax>
+struct Bytes {
+  static constexpr int kCodeMax = kMax;
+  static constexpr size_t kSpanBytes = 512;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = load_reg(span + v * 64 + p * kRegBytes);
+  }
+};
+
+HWY_INLINE F16x load_e8m0(const std::byte* at) {
+  F16x r;
+  VERBUND_PARTS(p) {
+    const hn::Rebind<uint8_t, WordTag> byte;
+    const auto e = hn::PromoteTo(IntTag(), hn::LoadU(byte, reinterpret_cast<const uint8_t*>(at) + p * kLanes));
+    // 2^(e-127) is the bits e << 23, but for e = 0 (a denormal) and e = 255 (no number).
+    const auto bits = hn::Max(hn::ShiftLeft<23>(e), hn::Set(IntTag(), 0x00400000));
+    const auto nan = hn::ShiftRight<8>(hn::Add(e, hn::Set(IntTag(), 1)));
+    r.v[p] = hn::Mul(hn::BitCast(FloatTag(), hn::Add(bits, nan)), hn::Set(FloatTag(), 0.5f));
+  }
+  return r;
+}
+
+// The kind is the same for a whole piece: a branch that is always predicted costs less than four times the code.
+HWY_INLINE F16x load_scales(const std::byte* area, ScaleType type, size_t group) {
+  switch (type) {
+    case ScaleType::f16: return load_f16(area + group * 32);
+    case ScaleType::bf16: return load_bf16(area + group * 32);
+    case ScaleType::f32: return load_f32(area + group * 64);
+    case ScaleType::e8m0: break;
+  }
+  return load_e8m0(area + group * 16);
+}
+
+#endif  // VERBUND_SIMD
+}  // namespace HWY_NAMESPACE
+}  // namespace verbund::compute::native
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,195 @@
+// Quantised products (numerics.h points 3 and 4) with AMX int8 tiles: sixteen rows of activations times a block of sixteen
+// outputs. One tile product sums a group (or 64 columns of it) exactly in int32; scales and biases are applied to its
+// sixteen vectors of sixteen outputs by the same fused steps in the same order as everywhere else, so the bits are the same.
+//
+// A block's codes are unpacked to bytes once for all row blocks of a call: 64 bytes of one k-quad are one row of a B tile.
+// While the sums of one group are scaled, the tile unit already works on the next.
+#include <algorithm>
+
+#include "compute/native/kernels.h"
+#include "compute/numerics.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute/native/product_tiles.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "compute/native/codes-inl.h"
+#include "compute/native/product_out-inl.h"
+#include "compute/native/vec16-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL  // the only target whose CPUs can have AMX; isa.cpp checks that this one has
+#include <immintrin.h>
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
+namespace verbund::compute::native {
+namespace HWY_NAMESPACE {
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Tiles 0, 1: sums. 4, 5: activations [16 rows][width columns]. 6, 7: codes [width / 4 quads][16 outputs][4].
+HWY_INLINE void configure_tiles(size_t width) {
+  TileConfig c;
+  for (const int sums : {0, 1}) c.rows[sums] = 16, c.row_bytes[sums] = 64;
+  for (const int activations : {4, 5}) c.rows[activations] = 16, c.row_bytes[activations] = static_cast<uint16_t>(width);
+  for (const int codes : {6, 7}) c.rows[codes] = static_cast<uint8_t>(width / 4), c.row_bytes[codes] = 64;
+  _tile_loadconfig(&c);
+}
+
+// Columns of one tile product: the largest of 64, 32 and 16 that cuts a group evenly.
+HWY_INLINE size_t tile_width(size_t group) { return group % 64 == 0 ? 64 : group % 32 == 0 ? 32 : 16; }
+
+struct GroupSums {
+  alignas(64) int32_t at[kRowBlock][kBlockRows];
+};
+
+struct RowBlock {
+  const int8_t* codes;  // first row
+  size_t stride;
+  const float* scales;
+  const int32_t* offsets;
+  const float* bias_factors;
+  HWY_INLINE RowBlock(const QuantisedRows& x, size_t row)
+      : codes(x.codes + row * x.cols),
+        stride(x.cols),
+        scales(x.scales + x.scale_at(row, 0)),
+        offsets(x.offsets + x.group_at(row, 0)),
+        bias_factors(x.bias_factors + x.group_at(row, 0)) {}
+};
+
+// The intrinsics want tile numbers as literals.
+#define VERBUND_SUM_GROUP(name, sum_tile, row_tile, code_tile)                                                                     \
+  HWY_INLINE void name(const RowBlock& x, const std::byte* codes, size_t group, size_t width, size_t g, GroupSums& sums) {          \
+    _tile_zero(sum_tile);                                                                                                           \
+    for (size_t k = g * group; k < (g + 1) * group; k += width) {                                                                   \
+      _tile_loadd(row_tile, x.codes + k, x.stride);                                                                                 \
+      _tile_loadd(code_tile, codes + k * kBlockRows, 64);                                                                           \
+      _tile_dpbsud(sum_tile, row_tile, code_tile);                                                                                  \
+    }                                                                                                                               \
+    _tile_stored(sum_tile, sums.at, 64);                                                                                            \
+  }
+VERBUND_SUM_GROUP(sum_even_group, 0, 4, 6)
+VERBUND_SUM_GROUP(sum_odd_group, 1, 5, 7)
+#undef VERBUND_SUM_GROUP
+
+// Point 3's fused steps of group g for sixteen rows.
+template <bool kOffset>
+HWY_INLINE void add_group(const Piece& w, const std::byte* block, const RowBlock& x, size_t g, const GroupSums& sums, F16x* acc) {
+  const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
+  const float* s = x.scales + g * w.group / w.activation_block * kRowBlock;
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) {
+    auto d = hn::Load(IntTag(), sums.at[r]);
+    if constexpr (kOffset) d = hn::Add(d, hn::Set(IntTag(), x.offsets[g * kRowBlock + r]));
+    acc[r] = fma(mul(scale, all(s[r])), F16x{{hn::ConvertTo(FloatTag(), d)}}, acc[r]);
+  }
+  if (!w.biased) return;
+  const F16x bias = load_scales(block + w.biases_at, w.scale_type, g);
+  const float* factors = x.bias_factors + g * kRowBlock;
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = fma(bias, all(factors[r]), acc[r]);
+}
+
+HWY_INLINE void clear(F16x* acc) {
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = zero16();
+}
+
+HWY_INLINE void add_unit(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+  for (size_t r = 0; r < rows; ++r) {
+    FixedSums sums;
+    count_poisoned(sums.add_unit(acc[r]), out, row + r, to);
+    sums.flush(out.sums + (row + r) * out.stride + to.output, to.lanes);
+  }
+}
+
+template <bool kOffset>
+HWY_NOINLINE void tile(const Piece& w, const std::byte* block, const std::byte* codes, const QuantisedRows& rows, size_t row, size_t count,
+                       const ProductOut& out, const TileOut& to) {
+  const RowBlock x(rows, row);
+  const size_t groups = w.groups(), group = w.group, width = tile_width(group);
+  const size_t unit_groups = out.values ? groups : out.unit / group;
+  GroupSums sums[2];
+  F16x acc[kRowBlock];
+  clear(acc);
+  sum_even_group(x, codes, group, width, 0, sums[0]);
+  for (size_t g = 0, in_unit = 0; g < groups; ++g) {
+    if (g + 1 < groups) {
+      if (g % 2 == 0)
+        sum_odd_group(x, codes, group, width, g + 1, sums[1]);
+      else
+        sum_even_group(x, codes, group, width, g + 1, sums[0]);
+    }
+    add_group<kOffset>(w, block, x, g, sums[g % 2], acc);
+    if (out.values || (++in_unit < unit_groups && g + 1 < groups)) continue;
+    alignas(64) F16x done[kRowBlock];
+    _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
+    add_unit(done, out, row, count, to);
+    clear(acc);
+    in_unit = 0;
+  }
+  if (!out.values) return;
+  alignas(64) F16x done[kRowBlock];
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
+  for (size_t r = 0; r < count; ++r) store_values(done[r], out, row + r, to);
+}
+
+// Codes of one block as bytes, [k / 4][16 outputs][4].
+template <class C>
+HWY_INLINE void unpack_codes(const Piece& w, const std::byte* block, std::byte* to) {
+  for (size_t span = 0; span < w.cols / kSpan; ++span) {
+    Reg codes[8];
+    C::read(block + span * C::kSpanBytes, 0, codes);
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v)
+        hn::Store(codes[v], ByteTag(), reinterpret_cast<uint8_t*>(to) + span * kSpan * kBlockRows + v * 64);
+    __builtin_prefetch(block + span * C::kSpanBytes + 4096, 0, 2);
+  }
+}
+
+void unpack_block(const Piece& w, size_t block, std::byte* to) {
+  switch (w.container) {
+    case Container::nibble: return unpack_codes<Nibbles>(w, w.block(block), to);
+    case Container::mxfp4: return unpack_codes<Mxfp4Nibbles>(w, w.block(block), to);
+    case Container::byte7: return unpack_codes<Bytes<127>>(w, w.block(block), to);
+    case Container::byte8: return unpack_codes<Bytes<255>>(w, w.block(block), to);
+    case Container::dense: return;
+  }
+}
+
+void product_tiles(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out, std::byte* scratch) {
+  configure_tiles(tile_width(w.group));
+  const size_t block_codes = w.cols * kBlockRows, together = tile_blocks_together(w);
+  for (size_t first = blocks.begin; first < blocks.end; first += together) {
+    const size_t last = std::min(first + together, blocks.end);
+    for (size_t b = first; b < last; ++b) unpack_block(w, b, scratch + (b - first) * block_codes);
+    for (size_t row = rows.begin; row < rows.end; row += kRowBlock) {
+      const size_t count = std::min(kRowBlock, rows.end - row);
+      for (size_t b = first; b < last; ++b) {
+        if (w.zero != 0)
+          tile<true>(w, w.block(b), scratch + (b - first) * block_codes, x, row, count, out, tile_out(w, b));
+        else
+          tile<false>(w, w.block(b), scratch + (b - first) * block_codes, x, row, count, out, tile_out(w, b));
+      }
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace verbund::compute::native
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+#include "compute/native/isa.h"
+
+namespace verbund::compute::native {
+
+void fill_product_tiles(Kernels& kernels, Isa isa) {
+#if HWY_ARCH_X86
+  if (isa == Isa::amx) kernels.product_tiles = N_AVX3_DL::product_tiles;
+#endif
+}
+
+}  // namespace verbund::compute::native
+#endif
