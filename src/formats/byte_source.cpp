@@ -11,8 +11,8 @@
 namespace verbund::formats {
 namespace {
 
-// A hole up to this size is cheaper to read than to skip with another system call.
-constexpr size_t kGapReadAlong = 16 << 10;
+// A hole up to this size is cheaper to read than to skip with another system call (both about 0.4 us).
+constexpr size_t kGapReadAlong = 4 << 10;
 
 void check_regular(const std::string& path) {
   std::error_code problem;
@@ -81,6 +81,20 @@ void read_rect(const ByteSource& source, const ByteRect& rect, std::byte* into) 
   for_each_piece(source, rect, 1, [&](size_t row, size_t first_byte, std::span<const std::byte> piece) {
     std::memcpy(into + (row - rect.rows.begin) * length + (first_byte - rect.bytes.begin), piece.data(), piece.size());
   });
+}
+
+size_t read_strided(const ByteSource& source, const ByteRect& rect, std::vector<std::byte>& into) {
+  const size_t length = rect.bytes.size(), gap = rect.stride - length, rows = rect.rows.size();
+  const bool whole = gap <= kGapReadAlong && gap * rows <= kReadScratch;
+  const size_t stride = whole ? rect.stride : length;
+  if (rows == 0 || length == 0) return stride;
+  const size_t bytes = (rows - 1) * stride + length;
+  if (into.size() < bytes) into.resize(bytes);  // never made smaller: growing again would fill it with zeros first
+  if (whole)
+    source.read(rect.offset + rect.rows.begin * rect.stride + rect.bytes.begin, {into.data(), bytes});
+  else
+    read_rect(source, rect, into.data());
+  return stride;
 }
 
 std::string shown(std::string_view name) {

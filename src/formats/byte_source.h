@@ -67,6 +67,10 @@ void for_each_piece(const ByteSource& source, const ByteRect& rect, size_t unit,
 // The rectangle's rows packed one after another into `into` (rows.size() * bytes.size() bytes).
 void read_rect(const ByteSource& source, const ByteRect& rect, std::byte* into);
 
+// The rectangle's rows with what lies between them, if that is little; returns the bytes from a row to the next in `into`.
+// `into` grows to what is needed, at most kReadScratch more than the rows alone, and may be longer.
+size_t read_strided(const ByteSource& source, const ByteRect& rect, std::vector<std::byte>& into);
+
 // A name from a file for an error message: quoted, control bytes escaped, cut when very long.
 std::string shown(std::string_view name);
 

@@ -5,24 +5,15 @@
 // Constant tables and pure functions; any thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "formats/code_tile.h"
 #include "formats/weight.h"
 
 namespace verbund::formats {
-
-constexpr size_t kGgufBlockMax = 256;
-
-// One block in canonical coding, codes still one a byte; scales and biases in the format's dtype (mxfp4: a byte each).
-struct DecodedBlock {
-  alignas(64) std::array<uint8_t, kGgufBlockMax> codes;
-  std::array<std::byte, 64> scales;
-  std::array<std::byte, 64> biases;
-};
 
 struct GgufType {
   uint32_t id;
@@ -30,8 +21,9 @@ struct GgufType {
   uint32_t block;  // elements
   uint32_t block_bytes;
   WeightFormat format;  // what it becomes
-  // False if a scale in the block is not finite. Null for dense types: the elements are taken as they are.
-  bool (*decode)(const std::byte* block, DecodedBlock& into);
+  // Translates one block of each of up to 16 rows, `stride` bytes apart, into the tile's first rows and columns. False if a
+  // scale in them is not finite. Null for dense types: the elements are taken as they are.
+  bool (*decode)(const std::byte* first, size_t stride, size_t rows, CodeTile& into);
 };
 
 // nullptr for types that are not read; gguf_type_name() still has a word for them.

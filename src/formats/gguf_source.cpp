@@ -22,16 +22,17 @@ std::optional<uint64_t> count_at(const nlohmann::json& metadata, const char* key
   return it->get<uint64_t>();
 }
 
-// Copies groups [part.begin, part.end) of decoded elements to column `column` (counted in `into`) of row `row`.
-void place_block(const DecodedBlock& block, Range part, size_t row, size_t column, WeightMatrix& into) {
+// Copies columns `part` of the tile's first row, whole groups, to column `column` (counted in `into`) of row `row`.
+void place_row(const CodeTile& tile, Range part, size_t row, size_t column, WeightMatrix& into) {
   const WeightFormat& f = into.format;
-  const size_t group = static_cast<size_t>(f.group), groups = part.size() / group;
-  pack_codes(block.codes.data() + part.begin, part.size(), f.bits,
-             into.codes.data() + row * f.code_row_bytes(into.cols) + column * f.bits / 8);
-  const size_t size = f.coding == Coding::affine ? size_of(f.dtype) : 1;
-  const size_t at = (row * f.group_count(into.cols) + column / group) * size;
-  std::memcpy(into.scales.data() + at, block.scales.data() + part.begin / group * size, groups * size);
-  if (!into.biases.empty()) std::memcpy(into.biases.data() + at, block.biases.data() + part.begin / group * size, groups * size);
+  const size_t group = static_cast<size_t>(f.group), size = f.coding == Coding::affine ? size_of(f.dtype) : 1;
+  pack_codes(tile.codes[0] + part.begin, part.size(), f.bits, into.codes.data() + row * f.code_row_bytes(into.cols) + column * f.bits / 8);
+  std::byte* scales = into.scales.data() + (row * f.group_count(into.cols) + column / group) * size;
+  std::byte* biases = into.biases.empty() ? nullptr : into.biases.data() + (scales - into.scales.data());
+  for (size_t g = part.begin / group, i = 0; g < part.end / group; ++g, i += size) {
+    std::memcpy(scales + i, tile.scales + g * kTileRows * size, size);
+    if (biases) std::memcpy(biases + i, tile.biases + g * kTileRows * size, size);
+  }
 }
 
 }  // namespace
@@ -98,19 +99,33 @@ void GgufSource::read(std::string_view name, Range rows, Range cols, WeightMatri
 void GgufSource::read_blocks(const TensorInfo& info, const Place& place, Range rows, Range cols, WeightMatrix& into) const {
   const size_t block = place.type->block, block_bytes = place.type->block_bytes;
   const Range bytes{cols.begin / block * block_bytes, ceil_div(cols.end, block) * block_bytes};
-  DecodedBlock decoded;
+  CodeTile tile;
   for_each_piece(*files_[place.file], {place.offset, info.cols() / block * block_bytes, rows, bytes}, block_bytes,
                  [&](size_t row, size_t first_byte, std::span<const std::byte> piece) {
                    size_t column = first_byte / block_bytes * block;
                    for (size_t at = 0; at < piece.size(); at += block_bytes, column += block) {
-                     if (!place.type->decode(piece.data() + at, decoded))
+                     if (!place.type->decode(piece.data() + at, 0, 1, tile))
                        throw Error(Code::data_loss,
                                    "tensor " + shown(info.name) + " has a scale that is not finite, in row " + std::to_string(row),
                                    files_[place.file]->path(), "the file is broken; fetch it again");
                      const size_t begin = std::max(column, cols.begin), end = std::min(column + block, cols.end);
-                     place_block(decoded, {begin - column, end - column}, row - rows.begin, begin - cols.begin, into);
+                     place_row(tile, {begin - column, end - column}, row - rows.begin, begin - cols.begin, into);
                    }
                  });
+}
+
+void GgufSource::read_stored(std::string_view name, Range rows, Range cols, StoredRows& into) const {
+  const TensorInfo& info = require(name);
+  const Place& place = places_[static_cast<size_t>(&info - infos_.data())];
+  if (place.type->decode == nullptr) return TensorSource::read_stored(name, rows, cols, into);
+  check_rect(info, rows, cols, files_[place.file]->path());
+  const size_t block = place.type->block, block_bytes = place.type->block_bytes;
+  const Range bytes{cols.begin / block * block_bytes, ceil_div(cols.end, block) * block_bytes};
+  into.blocks = place.type;
+  into.rows = rows.size();
+  into.cols = cols.size();
+  into.skip = cols.begin % block;
+  into.stride = read_strided(*files_[place.file], {place.offset, info.cols() / block * block_bytes, rows, bytes}, into.bytes);
 }
 
 std::vector<std::string> gguf_shards(const std::string& path) {

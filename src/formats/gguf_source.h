@@ -22,6 +22,7 @@ class GgufSource final : public TensorSource {
   std::span<const TensorInfo> tensors() const override { return infos_; }
   const TensorInfo* find(std::string_view name) const override;
   void read(std::string_view name, Range rows, Range cols, WeightMatrix& into) const override;
+  void read_stored(std::string_view name, Range rows, Range cols, StoredRows& into) const override;
   std::string path() const override { return files_.front()->path(); }
 
   nlohmann::json take_metadata() { return std::move(metadata_); }  // of the first file

@@ -10,6 +10,13 @@ const TensorInfo& TensorSource::require(std::string_view name) const {
               "the file may be incomplete or of another architecture; `verbund inspect` lists its tensors");
 }
 
+void TensorSource::read_stored(std::string_view name, Range rows, Range cols, StoredRows& into) const {
+  read(name, rows, cols, into.matrix);
+  into.blocks = nullptr;
+  into.rows = rows.size();
+  into.cols = cols.size();
+}
+
 std::vector<float> TensorSource::read_vector(std::string_view name) const {
   const TensorInfo& info = require(name);
   if (info.rows() != 1)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "formats/code_tile.h"
 #include "formats/weight.h"
 
 namespace verbund::formats {
@@ -51,6 +52,10 @@ class TensorSource {
   // (or the row's end). `into` is resized, keeping its capacity. Scratch beyond it is at most kReadScratch.
   // Throws not_found (tensor and file named), invalid_argument (range), data_loss (short file, non-finite scale).
   virtual void read(std::string_view name, Range rows, Range cols, WeightMatrix& into) const = 0;
+
+  // The same piece as the file has it, if take_tile() can translate that (code_tile.h), else as read() gives it: the way of
+  // whole models. Scales in untranslated blocks are checked when they are taken.
+  virtual void read_stored(std::string_view name, Range rows, Range cols, StoredRows& into) const;
 
   // A whole vector (norm weights, biases) as f32; exact.
   std::vector<float> read_vector(std::string_view name) const;
