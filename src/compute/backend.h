@@ -173,3 +173,11 @@ std::vector<std::string> native_isas();  // runnable here, best first
 std::unique_ptr<Backend> make_mlx_backend();
 
 }  // namespace verbund::compute
+  // The same operations one after another. A backend may fuse them, so that what lies between stays in its caches.
+  virtual Tensor norm_linear(const Tensor& x, const Vector& norm, float eps, const Weight& w, const Vector* bias) {
+    return linear(rms_norm(x, norm, eps), w, bias);
+  }
+  virtual Partial norm_mlp(const Tensor& x, const Vector& norm, float eps, const Weight& gate_up, const Vector* bias, Activation activation,
+                           const Weight& down) {
+    return linear_partial(gated(norm_linear(x, norm, eps, gate_up, bias), activation), down);
+  }

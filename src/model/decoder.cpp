@@ -167,7 +167,7 @@ Tensor Decoder::attention_block(const Layer& layer, const Tensor& h, const StepI
     Tensor qkv, attended;
     {
       TraceSpan span(trace, "norm+qkv", id);
-      qkv = backend_.linear(backend_.rms_norm(h, *layer.attention_norm, spec_.norm_eps), *layer.qkv, layer.qkv_bias.get());
+      qkv = backend_.norm_linear(h, *layer.attention_norm, spec_.norm_eps, *layer.qkv, layer.qkv_bias.get());
     }
     {
       TraceSpan span(trace, "attention", id);
@@ -199,13 +199,9 @@ Tensor Decoder::mlp_block(const Layer& layer, const Tensor& h, mesh::Mesh& tp, s
   const auto id = static_cast<int32_t>(layer.index);
   compute::Partial partial;
   if (layer.gate_up) {
-    Tensor gate_up;
-    {
-      TraceSpan span(trace, "norm+gate_up", id);
-      gate_up = backend_.linear(backend_.rms_norm(h, *layer.mlp_norm, spec_.norm_eps), *layer.gate_up, layer.gate_up_bias.get());
-    }
-    TraceSpan span(trace, "down", id);
-    partial = backend_.linear_partial(backend_.gated(gate_up, spec_.activation), *layer.down);
+    TraceSpan span(trace, "mlp", id);
+    partial =
+        backend_.norm_mlp(h, *layer.mlp_norm, spec_.norm_eps, *layer.gate_up, layer.gate_up_bias.get(), spec_.activation, *layer.down);
   } else {
     partial = backend_.zero_partial(h.rows(), spec_.hidden);
   }

@@ -110,17 +110,17 @@ TEST(Memory, StepsStayBelowTheirEstimate) {
     Tensor h = backend.from_host(rows, hidden, random_values(rows * hidden, 6));
     const Segment segment{0, rows, 0, blocks};
     for (int layer = 0; layer < 2; ++layer) {
-      Tensor attended =
-          backend.attention(backend.linear(backend.rms_norm(h, *norm, 1e-5f), *w_qkv, nullptr), *cache, params, {&segment, 1});
+      Tensor attended = backend.attention(backend.norm_linear(h, *norm, 1e-5f, *w_qkv, nullptr), *cache, params, {&segment, 1});
       h = backend.add_reduced(h, backend.linear_partial(attended, *w_o), nullptr, *solo, soon());
-      Tensor gate_up = backend.linear(backend.rms_norm(h, *norm, 1e-5f), *w_gate_up, nullptr);
-      h = backend.add_reduced(h, backend.linear_partial(backend.gated(gate_up, Activation::silu), *w_down), nullptr, *solo, soon());
+      const Partial mlp_sums = backend.norm_mlp(h, *norm, 1e-5f, *w_gate_up, nullptr, Activation::silu, *w_down);
+      h = backend.add_reduced(h, mlp_sums, nullptr, *solo, soon());
     }
     backend.end_step();
   }
   const uint64_t announced = backend.step_bytes(512, 3 * hidden + 3 * mlp + 2 * hidden, 2 * mlp);
   EXPECT_LE(backend.step_bytes_peak(), announced);
-  EXPECT_GE(backend.step_bytes_peak(), announced / 3);  // and the estimate is no fantasy
+  // And the estimate is no fantasy, though a step this large keeps no gates and ups, and the scratch of threads is not in the peak.
+  EXPECT_GE(backend.step_bytes_peak(), announced / 10);
 }
 
 }  // namespace

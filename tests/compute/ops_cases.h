@@ -42,6 +42,7 @@ inline std::vector<ProductCase> product_cases() {
     cases.push_back({name, format, 5, 37, 384, 128});
     cases.push_back({name + "_one_output", format, 2, 1, 128, 128});
     cases.push_back({name + "_wide", format, 1, 64, 1152, 384});
+    cases.push_back({name + "_batch", format, 16 * 2 + 9, 70, 384, 128});  // whole tiles, and what is left of one
   }
   for (const auto& [name, format] : std::vector<std::pair<std::string, WeightFormat>>(forms.begin(), forms.begin() + 3)) {
     cases.push_back({name + "_ragged", format, 3, 19, 77, 13});

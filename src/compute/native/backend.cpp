@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "compute/cpu.h"
+#include "compute/native/row_chunks.h"
 #include "compute/numerics.h"
 
 namespace verbund::compute {
@@ -13,13 +14,6 @@ namespace {
 
 // Rows a task: enough that a task outweighs its hand-over (about a microsecond).
 size_t rows_per_task(size_t cols) { return std::max<size_t>(1, 16384 / std::max<size_t>(1, cols)); }
-
-const float* padded_data(const Vector& v, size_t size, const char* operation) {
-  const auto* vector = dynamic_cast<const NativeVector*>(&v);
-  if (!vector || v.size != size)
-    throw shape_error(std::string(operation) + ": vector of " + std::to_string(v.size) + " for " + std::to_string(size) + " columns");
-  return vector->data();
-}
 
 std::string list_rows(const std::vector<size_t>& rows) {
   std::string text = "rows";
@@ -49,6 +43,13 @@ const PackedWeight& packed(const Weight& w) {
   const auto* weight = dynamic_cast<const PackedWeight*>(&w);
   if (!weight) throw shape_error("the weight belongs to another backend");
   return *weight;
+}
+
+const float* padded_data(const Vector& v, size_t size, const char* operation) {
+  const auto* vector = dynamic_cast<const NativeVector*>(&v);
+  if (!vector || v.size != size)
+    throw shape_error(std::string(operation) + ": vector of " + std::to_string(v.size) + " for " + std::to_string(size) + " columns");
+  return vector->data();
 }
 
 NativeBackend::NativeBackend(IsaChoice isa, unsigned threads) : isa_(std::move(isa)), kernels_(kernels_of(isa_.isa)), threads_(threads) {}
@@ -81,7 +82,8 @@ uint64_t NativeBackend::step_bytes(size_t rows, size_t cols_total, size_t cols_m
   const uint64_t tensors = uint64_t(rows) * (cols_total + 16 * 8) * sizeof(float);
   const uint64_t quantised = uint64_t(rows) * cols_total * 2;
   const uint64_t largest = uint64_t(rows) * (stride_of(cols_max) + 1) * sizeof(int64_t);
-  return tensors + quantised + 2 * largest + 32 * kSlackBytes + threads_.threads() * kTileQueries * 4096;
+  return tensors + quantised + 2 * largest + 32 * kSlackBytes +
+         threads_.threads() * (kTileQueries * 4096 + chunk_scratch_bytes(rows, cols_total, cols_max));
 }
 
 std::shared_ptr<FloatTensor> NativeBackend::make_floats(size_t rows, size_t cols) {

@@ -45,6 +45,9 @@ class NativeBackend : public Backend {
   Tensor gated(const Tensor& gate_up, Activation activation) override;
   Tensor take_rows(const Tensor& x, std::span<const uint32_t> rows) override;
   Tensor from_host(size_t rows, size_t cols, std::span<const float> values) override;
+  Tensor norm_linear(const Tensor& x, const Vector& norm, float eps, const Weight& w, const Vector* bias) override;
+  Partial norm_mlp(const Tensor& x, const Vector& norm, float eps, const Weight& gate_up, const Vector* bias, Activation activation,
+                   const Weight& down) override;
   void to_host(const Tensor& x, std::span<float> values) override;
 
   size_t step_bytes_peak() const { return pool_->held_bytes_peak(); }
@@ -53,6 +56,12 @@ class NativeBackend : public Backend {
   std::shared_ptr<FloatTensor> make_floats(size_t rows, size_t cols);
   void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
   const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
+  void check_product(const FloatTensor& x, const PackedWeight& w, const Vector* bias) const;
+  static ProductOut values_of(FloatTensor& y, const Vector* bias);
+  static ProductOut sums_of(FixedTensor& sums, size_t unit);
+  // Whether a step of so many rows is cut by rows, each thread with whole blocks of sixteen, or by outputs.
+  bool by_rows(size_t rows) const { return rows >= (threads_.threads() + 1) * kRowBlock; }
+  size_t rows_of_chunk(size_t rows) const;
   void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments,
                          float* queries);
   // Runs f(i) for every i, in chunks of `grain` a task.
@@ -65,6 +74,13 @@ class NativeBackend : public Backend {
 
   IsaChoice isa_;
   const Kernels& kernels_;
+  // Runs f(rows) for chunks of a step's rows.
+  template <class F>
+  void for_row_chunks(size_t rows, F&& f) {
+    const size_t chunk = rows_of_chunk(rows);
+    threads_.parallel_for(ceil_div(rows, chunk), [&](size_t i) { f(Range{i * chunk, std::min((i + 1) * chunk, rows)}); });
+  }
+
   ThreadPool threads_;
   WeightArena arena_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
@@ -73,3 +89,5 @@ class NativeBackend : public Backend {
 const PackedWeight& packed(const Weight& w);
 
 }  // namespace verbund::compute::native
+// A vector of this backend, `size` long and padded to 16. Throws invalid_argument naming the operation.
+const float* padded_data(const Vector& v, size_t size, const char* operation);

@@ -38,10 +38,19 @@ struct QuantisedRows {
 struct ProductOut {
   float* values = nullptr;  // [rows, stride]
   size_t stride = 0;
-  const float* bias = nullptr;
+  size_t origin = 0;            // the output that column 0 of `values` is
+  const float* bias = nullptr;  // of all outputs
   int64_t* sums = nullptr;      // [rows, stride]; holds what was summed so far
   int64_t* poisoned = nullptr;  // [rows], added to atomically
   size_t unit = 0;              // columns a unit; with `sums` only
+
+  // The same for rows from `row` on.
+  ProductOut from_row(size_t row) const {
+    ProductOut out = *this;
+    if (values) out.values += row * stride;
+    if (sums) out.sums += row * stride, out.poisoned += row;
+    return out;
+  }
 };
 
 // One key-value head's part of a block: keys [head_dim][32 positions], values [32 positions][head_dim].

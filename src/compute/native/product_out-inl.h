@@ -71,7 +71,7 @@ HWY_INLINE TileOut tile_out(const PieceShape& w, size_t block) {
 }
 
 HWY_INLINE void store_values(const F16x& v, const ProductOut& out, size_t row, const TileOut& tile) {
-  float* to = out.values + row * out.stride + tile.output;
+  float* to = out.values + row * out.stride + tile.output - out.origin;
   if (tile.lanes == 16) {
     store(out.bias ? add(v, load(out.bias + tile.output)) : v, to);
     return;

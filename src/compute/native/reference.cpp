@@ -34,7 +34,7 @@ void finish(const PieceShape& w, const ProductOut& out, size_t row, size_t outpu
   const size_t at = row * out.stride + w.first_row + output;
   if (out.values) {
     const float v = value(Range{0, w.cols});
-    out.values[at] = out.bias ? v + out.bias[w.first_row + output] : v;
+    out.values[at - out.origin] = out.bias ? v + out.bias[w.first_row + output] : v;
     return;
   }
   for (size_t begin = 0; begin < w.cols; begin += out.unit) {
