@@ -87,21 +87,12 @@ Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, cons
                  const DecoderOptions& options, const Progress& progress)
     : spec_(spec), shard_(shard), backend_(backend) {
   layers_.resize(shard.layers.size());
-  uint64_t done = 0;
-  for (const ShardWeight& w : shard_weights(files, spec, units, shard)) {
-    if (holds_nothing(w)) continue;
-    std::unique_ptr<compute::Weight> weight = backend.load(*files.tensors, w.parts, w.unit);
-    done += weight->bytes;
-    switch (w.use) {
-      case WeightUse::embedding: embedding_ = std::move(weight); break;
-      case WeightUse::head: head_ = std::move(weight); break;
-      case WeightUse::qkv: layers_[w.layer - shard.layers.begin].qkv = std::move(weight); break;
-      case WeightUse::o: layers_[w.layer - shard.layers.begin].o = std::move(weight); break;
-      case WeightUse::gate_up: layers_[w.layer - shard.layers.begin].gate_up = std::move(weight); break;
-      case WeightUse::down: layers_[w.layer - shard.layers.begin].down = std::move(weight); break;
-    }
-    if (progress) progress(done);
-  }
+  std::vector<ShardWeight> held = shard_weights(files, spec, units, shard);
+  std::erase_if(held, holds_nothing);
+  std::vector<compute::WeightRequest> requests;
+  for (const ShardWeight& w : held) requests.push_back({w.parts, w.unit});
+  std::vector<std::unique_ptr<compute::Weight>> weights = backend.load_all(*files.tensors, requests, progress);
+  for (size_t i = 0; i < held.size(); ++i) place(held[i], std::move(weights[i]));
   const Range q{shard.heads.begin * spec.head_dim, shard.heads.end * spec.head_dim};
   const Range kv{shard.kv_heads.begin * spec.head_dim, shard.kv_heads.end * spec.head_dim};
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -123,6 +114,20 @@ Decoder::Decoder(const formats::ModelFiles& files, const DecoderSpec& spec, cons
 }
 
 Decoder::~Decoder() = default;
+
+void Decoder::place(const ShardWeight& w, std::unique_ptr<compute::Weight> weight) {
+  if (w.use == WeightUse::embedding || w.use == WeightUse::head) {
+    (w.use == WeightUse::embedding ? embedding_ : head_) = std::move(weight);
+    return;
+  }
+  Layer& layer = layers_[w.layer - shard_.layers.begin];
+  switch (w.use) {
+    case WeightUse::qkv: layer.qkv = std::move(weight); break;
+    case WeightUse::o: layer.o = std::move(weight); break;
+    case WeightUse::gate_up: layer.gate_up = std::move(weight); break;
+    default: layer.down = std::move(weight);
+  }
+}
 
 Decoder::StepOutput Decoder::forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace) {
   backend_.begin_step();

@@ -19,6 +19,8 @@
 
 namespace verbund::model {
 
+struct ShardWeight;
+
 struct DecoderOptions {
   size_t context = 0;    // positions a sequence may have
   size_t kv_blocks = 0;  // blocks of compute::kKvBlock positions in the cache
@@ -60,6 +62,7 @@ class Decoder {
 
  private:
   struct Layer;
+  void place(const ShardWeight& w, std::unique_ptr<compute::Weight> weight);
   compute::Tensor embed(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
   compute::Tensor attention_block(const Layer& layer, const compute::Tensor& h, const StepInput& input, mesh::Mesh& tp,
                                   std::chrono::nanoseconds wait, Trace* trace);

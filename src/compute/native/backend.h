@@ -24,6 +24,8 @@ class NativeBackend : public Backend {
   bool exact() const override { return true; }
 
   std::unique_ptr<Weight> load(const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) override;
+  std::vector<std::unique_ptr<Weight>> load_all(const formats::TensorSource& source, std::span<const WeightRequest> requests,
+                                                const LoadProgress& progress) override;
   std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
   uint64_t weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const override;
   uint64_t load_scratch_bytes() const override;
@@ -43,25 +45,25 @@ class NativeBackend : public Backend {
                      const Deadline& deadline) override;
   Tensor attention(const Tensor& qkv, KvCache& cache, const AttentionParams& params, std::span<const Segment> segments) override;
   Tensor gated(const Tensor& gate_up, Activation activation) override;
-  Tensor take_rows(const Tensor& x, std::span<const uint32_t> rows) override;
-  Tensor from_host(size_t rows, size_t cols, std::span<const float> values) override;
   Tensor norm_linear(const Tensor& x, const Vector& norm, float eps, const Weight& w, const Vector* bias) override;
   Partial norm_mlp(const Tensor& x, const Vector& norm, float eps, const Weight& gate_up, const Vector* bias, Activation activation,
                    const Weight& down) override;
+  Tensor take_rows(const Tensor& x, std::span<const uint32_t> rows) override;
+  Tensor from_host(size_t rows, size_t cols, std::span<const float> values) override;
   void to_host(const Tensor& x, std::span<float> values) override;
 
   size_t step_bytes_peak() const { return pool_->held_bytes_peak(); }
 
  private:
   std::shared_ptr<FloatTensor> make_floats(size_t rows, size_t cols);
-  void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
-  const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
   void check_product(const FloatTensor& x, const PackedWeight& w, const Vector* bias) const;
   static ProductOut values_of(FloatTensor& y, const Vector* bias);
   static ProductOut sums_of(FixedTensor& sums, size_t unit);
   // Whether a step of so many rows is cut by rows, each thread with whole blocks of sixteen, or by outputs.
   bool by_rows(size_t rows) const { return rows >= (threads_.threads() + 1) * kRowBlock; }
   size_t rows_of_chunk(size_t rows) const;
+  void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
+  const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
   void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments,
                          float* queries);
   // Runs f(i) for every i, in chunks of `grain` a task.
@@ -72,8 +74,6 @@ class NativeBackend : public Backend {
     });
   }
 
-  IsaChoice isa_;
-  const Kernels& kernels_;
   // Runs f(rows) for chunks of a step's rows.
   template <class F>
   void for_row_chunks(size_t rows, F&& f) {
@@ -81,13 +81,15 @@ class NativeBackend : public Backend {
     threads_.parallel_for(ceil_div(rows, chunk), [&](size_t i) { f(Range{i * chunk, std::min((i + 1) * chunk, rows)}); });
   }
 
+  IsaChoice isa_;
+  const Kernels& kernels_;
   ThreadPool threads_;
   WeightArena arena_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
 };
 
 const PackedWeight& packed(const Weight& w);
-
-}  // namespace verbund::compute::native
 // A vector of this backend, `size` long and padded to 16. Throws invalid_argument naming the operation.
 const float* padded_data(const Vector& v, size_t size, const char* operation);
+
+}  // namespace verbund::compute::native

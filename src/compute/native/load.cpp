@@ -1,128 +1,157 @@
-// Weights in: bands of rows are read straight from the source and packed into their place, several at once.
+// Weights in. All weights that are loaded together lie one behind the other in one stretch of memory, which is cut into
+// windows. A thread takes one window after the other: it reads the rows of each block that begins there in bands that
+// stay in its L2 and packs them straight into their place. So each byte of the file is copied once by the system and read
+// once, each page of the weights is first touched by the thread that fills it, and nobody waits before the end.
 #include <algorithm>
+#include <atomic>
 
+#include "base/error.h"
 #include "compute/native/backend.h"
-#include "compute/numerics.h"
+#include "compute/native/load_plan.h"
+#include "compute/native/pack.h"
 
 namespace verbund::compute::native {
 namespace {
 
-// Bytes of a band as the source delivers it, and what a source may need on top of it (its own blocks, a row's codes).
-constexpr uint64_t kBandBytes = uint64_t{1} << 20;
-constexpr uint64_t kBandScratchBytes = 3 * kBandBytes;
-constexpr size_t kColumnStep = 1024;  // a multiple of every group: columns are cut only if 16 whole rows exceed a band
+// A window is whole huge pages if there is enough to do for all threads: two threads that touch a page first would both clear it.
+constexpr uint64_t kWindowMax = uint64_t{2} << 20, kWindowLeast = uint64_t{64} << 10;
+constexpr uint64_t kWindowsPerThread = 8;
+// What a band reads at a time, and where sixteen rows alone are so much that they are cut into columns.
+constexpr size_t kBandBytes = size_t{128} << 10, kWideBytes = size_t{1} << 20;
+constexpr size_t kColumnStep = 1024;  // a multiple of every group and block
+// A wide band, what lies between its rows, and a source's own scratch.
+constexpr uint64_t kScratchBytes = kWideBytes + 2 * formats::kReadScratch;
 
-const formats::TensorInfo& checked(const formats::TensorSource& source, const WeightPart& part) {
-  const formats::TensorInfo& info = source.require(part.name);
-  if (part.rows.begin > part.rows.end || part.rows.end > info.rows() || part.cols.begin > part.cols.end || part.cols.end > info.cols())
-    throw Error(Code::invalid_argument,
-                "rows or columns outside the tensor's " + std::to_string(info.rows()) + " x " + std::to_string(info.cols()), part.name);
-  return info;
+uint64_t window_bytes(uint64_t total, unsigned threads) {
+  return std::clamp(round_up(total / (threads * kWindowsPerThread), kWindowLeast), kWindowLeast, kWindowMax);
 }
 
-// Rows of one part that lie in one piece.
-struct Run {
-  const WeightPart* part;
-  size_t first;  // row of the piece that the part's first row becomes
+// A piece in the stretch of memory.
+struct Place {
+  const PieceShape* shape;
+  const std::vector<LoadRun>* runs;
+  uint64_t offset;
 };
 
-struct Plan {
-  std::vector<PieceShape> pieces;
-  std::vector<std::vector<Run>> runs;  // of each piece
-  size_t rows = 0, cols = 0;
-  uint64_t bytes = 0;
+struct Scratch {
+  formats::StoredRows band;
+  formats::WeightMatrix part;
+  formats::CodeTile tile;
 };
 
-// Neighbouring parts of one format form one piece; a new format begins a new one.
-Plan make_plan(const formats::TensorSource& source, std::span<const WeightPart> parts) {
-  Plan plan;
-  for (const WeightPart& part : parts) {
-    const formats::WeightFormat& format = checked(source, part).format;
-    if (plan.cols != 0 && plan.cols != part.cols.size())
-      throw Error(Code::invalid_argument, "parts of one weight have different widths", part.name);
-    plan.cols = part.cols.size();
-    if (part.rows.empty()) continue;
-    if (plan.pieces.empty() || !(plan.pieces.back().format == format)) {
-      plan.pieces.push_back(piece_shape(format, plan.rows, 0, plan.cols));
-      plan.runs.emplace_back();
+class Loader {
+ public:
+  Loader(const formats::TensorSource& source, std::span<const LoadPlan> plans, std::byte* memory) : source_(source), memory_(memory) {
+    for (const LoadPlan& plan : plans)
+      for (size_t p = 0; p < plan.pieces.size(); ++p) {
+        places_.push_back({&plan.pieces[p], &plan.runs[p], total_});
+        total_ += plan.pieces[p].bytes();
+      }
+  }
+
+  void run(ThreadPool& threads, const LoadProgress& progress) {
+    const uint64_t size = window_bytes(total_, threads.threads()), windows = ceil_div(total_, size);
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<uint64_t> next = 0, done = 0;
+    threads.parallel_for(std::min<uint64_t>(threads.threads(), windows), [&](size_t) {
+      const auto scratch = std::make_unique<Scratch>();
+      for (uint64_t i; (i = next++) < windows;) {
+        try {
+          load_window(i * size, std::min((i + 1) * size, total_), *scratch);
+        } catch (...) {
+          next = windows;  // the others need not go on
+          throw;
+        }
+        const uint64_t bytes = done += std::min(size, total_ - i * size);
+        if (progress && std::this_thread::get_id() == caller) progress(bytes);
+      }
+    });
+    if (progress) progress(total_);
+  }
+
+ private:
+  // The blocks that begin in bytes [begin, end).
+  void load_window(uint64_t begin, uint64_t end, Scratch& scratch) const {
+    auto place = std::upper_bound(places_.begin(), places_.end(), begin, [](uint64_t at, const Place& p) { return at < p.offset; });
+    if (place != places_.begin()) --place;
+    for (; place != places_.end() && place->offset < end; ++place) {
+      const PieceShape& shape = *place->shape;
+      const size_t first = begin <= place->offset ? 0 : ceil_div(begin - place->offset, shape.block_bytes);
+      const size_t last = std::min<uint64_t>(shape.blocks(), ceil_div(end - place->offset, shape.block_bytes));
+      if (first < last) load_rows(*place, {first * kBlockRows, std::min(last * kBlockRows, shape.rows)}, scratch);
     }
-    plan.runs.back().push_back({&part, plan.pieces.back().rows});
-    plan.pieces.back().rows += part.rows.size();
-    plan.rows += part.rows.size();
   }
-  for (const PieceShape& piece : plan.pieces) plan.bytes += piece.bytes();
-  return plan;
-}
 
-// Rows [row, row + rows) x columns of a piece, gathered from the parts that they come from.
-void read_band(const formats::TensorSource& source, const Plan& plan, size_t piece, Range rows, Range cols, formats::WeightMatrix& band,
-               formats::WeightMatrix& part_band) {
-  const std::vector<Run>& runs = plan.runs[piece];
-  band.resize(plan.pieces[piece].format, 0, 0);
-  for (const Run& run : runs) {
-    const Range here{std::max(rows.begin, run.first), std::min(rows.end, run.first + run.part->rows.size())};
-    if (here.begin >= here.end) continue;
-    const Range from{run.part->rows.begin + here.begin - run.first, run.part->rows.begin + here.end - run.first};
-    const Range columns{run.part->cols.begin + cols.begin, run.part->cols.begin + cols.end};
-    if (here == rows) return source.read(run.part->name, from, columns, band);
-    source.read(run.part->name, from, columns, part_band);
-    band.format = part_band.format;
-    band.cols = part_band.cols;
-    band.rows += part_band.rows;
-    band.codes.insert(band.codes.end(), part_band.codes.begin(), part_band.codes.end());
-    band.scales.insert(band.scales.end(), part_band.scales.begin(), part_band.scales.end());
-    band.biases.insert(band.biases.end(), part_band.biases.begin(), part_band.biases.end());
+  void load_rows(const Place& place, Range rows, Scratch& scratch) const {
+    const PieceShape& shape = *place.shape;
+    const size_t row_bytes = std::max<size_t>(1, shape.format.bytes(1, shape.cols));
+    const size_t band = std::max(kBlockRows, kBandBytes / row_bytes / kBlockRows * kBlockRows);
+    for (size_t row = rows.begin; row < rows.end;) {
+      const LoadRun& run = run_at(*place.runs, row);
+      size_t end = std::min({row + band, rows.end, run.end()});
+      if (end == run.end() && end != shape.rows) end = end / kBlockRows * kBlockRows;
+      const bool alone = end > row;  // else the block's rows come from several parts
+      if (!alone) end = std::min(row + kBlockRows, shape.rows);
+      const size_t step = row_bytes * kBlockRows <= kWideBytes ? std::max<size_t>(1, shape.cols) : kColumnStep;
+      for (size_t col = 0; col < shape.cols; col += step)
+        load_band(place, alone ? &run : nullptr, {row, end}, {col, std::min(col + step, shape.cols)}, scratch);
+      row = end;
+    }
   }
-}
 
-void check_unit(const Plan& plan, const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) {
-  for (const PieceShape& piece : plan.pieces)
-    if (piece.container != Container::dense && unit % piece.activation_block != 0)
-      throw Error(Code::invalid_argument,
-                  "a unit of " + std::to_string(unit) + " columns is no multiple of " + std::to_string(piece.activation_block),
-                  parts[0].name);
-  for (const WeightPart& part : parts) {
-    if (part.cols.begin % unit != 0)
-      throw Error(Code::invalid_argument, "columns begin inside a unit of " + std::to_string(unit), part.name);
-    if (ceil_div(source.require(part.name).cols(), unit) > kUnitsMax)
-      throw Error(Code::unimplemented, "more than " + std::to_string(kUnitsMax) + " units in one sum", part.name);
+  static const LoadRun& run_at(const std::vector<LoadRun>& runs, size_t row) {
+    return *(std::upper_bound(runs.begin(), runs.end(), row, [](size_t r, const LoadRun& run) { return r < run.first; }) - 1);
   }
-}
 
-}  // namespace
+  void load_band(const Place& place, const LoadRun* run, Range rows, Range cols, Scratch& scratch) const {
+    if (run)
+      source_.read_stored(run->part->name, rows_of(*run, rows), cols_of(*run, cols), scratch.band);
+    else
+      gather(place, rows, cols, scratch);
+    if (pack(*place.shape, memory_ + place.offset, scratch.band, rows.begin, cols.begin, scratch.tile)) return;
+    source_.read(run->part->name, rows_of(*run, rows), cols_of(*run, cols), scratch.part);  // throws, and says where
+    throw Error(Code::data_loss, "a scale is not finite", run->part->name);
+  }
 
-uint64_t NativeBackend::weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const {
-  return make_plan(source, parts).bytes;
-}
+  // Rows of several parts, one behind the other.
+  void gather(const Place& place, Range rows, Range cols, Scratch& scratch) const {
+    formats::WeightMatrix& all = scratch.band.matrix;
+    formats::WeightMatrix& part = scratch.part;
+    all.resize(place.shape->format, 0, cols.size());
+    for (const LoadRun& run : *place.runs) {
+      const Range here{std::max(rows.begin, run.first), std::min(rows.end, run.end())};
+      if (here.begin >= here.end) continue;
+      source_.read(run.part->name, rows_of(run, here), cols_of(run, cols), part);
+      all.rows += part.rows;
+      all.codes.insert(all.codes.end(), part.codes.begin(), part.codes.end());
+      all.scales.insert(all.scales.end(), part.scales.begin(), part.scales.end());
+      all.biases.insert(all.biases.end(), part.biases.begin(), part.biases.end());
+    }
+    scratch.band.blocks = nullptr;
+    scratch.band.rows = rows.size();
+    scratch.band.cols = cols.size();
+  }
 
-uint64_t NativeBackend::load_scratch_bytes() const { return threads_.threads() * kBandScratchBytes; }
+  static Range rows_of(const LoadRun& run, Range rows) {
+    return {run.part->rows.begin + rows.begin - run.first, run.part->rows.begin + rows.end - run.first};
+  }
+  static Range cols_of(const LoadRun& run, Range cols) { return {run.part->cols.begin + cols.begin, run.part->cols.begin + cols.end}; }
 
-std::unique_ptr<Weight> NativeBackend::load(const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) {
-  const Plan plan = make_plan(source, parts);
-  if (unit != 0) check_unit(plan, source, parts, unit);
+  const formats::TensorSource& source_;
+  std::byte* memory_;
+  std::vector<Place> places_;  // by offset
+  uint64_t total_ = 0;
+};
+
+std::unique_ptr<PackedWeight> make_weight(const LoadPlan& plan, size_t unit, std::shared_ptr<std::byte> memory) {
   auto weight = std::make_unique<PackedWeight>();
   weight->rows = plan.rows;
   weight->cols = plan.cols;
   weight->bytes = plan.bytes;
   weight->unit = unit;
-  weight->memory = arena_.take(plan.bytes);
-  std::byte* at = weight->memory.get();
-  for (size_t p = 0; p < plan.pieces.size(); ++p) {
-    const PieceShape& shape = plan.pieces[p];
-    const size_t row_bytes = std::max<size_t>(1, shape.format.bytes(1, shape.cols));
-    const size_t band = std::max<size_t>(kBlockRows, kBandBytes / row_bytes / kBlockRows * kBlockRows);
-    const size_t columns = row_bytes * kBlockRows <= kBandBytes ? std::max<size_t>(1, shape.cols) : kColumnStep;
-    const size_t even = round_up(ceil_div(shape.rows, threads_.threads()), kBlockRows);
-    const size_t rows = std::min(band, even), bands = ceil_div(shape.rows, rows);
-    threads_.parallel_for(bands, [&](size_t i) {
-      const Range range{i * rows, std::min((i + 1) * rows, shape.rows)};
-      formats::WeightMatrix matrix, part_matrix;
-      for (size_t col = 0; col < shape.cols; col += columns) {
-        const Range cols{col, std::min(col + columns, shape.cols)};
-        read_band(source, plan, p, range, cols, matrix, part_matrix);
-        pack(shape, at, matrix, range.begin, col);
-      }
-    });
+  weight->memory = std::move(memory);
+  const std::byte* at = weight->memory.get();
+  for (const PieceShape& shape : plan.pieces) {
     Piece piece;
     static_cast<PieceShape&>(piece) = shape;
     piece.data = at;
@@ -130,6 +159,37 @@ std::unique_ptr<Weight> NativeBackend::load(const formats::TensorSource& source,
     at += shape.bytes();
   }
   return weight;
+}
+
+}  // namespace
+
+uint64_t NativeBackend::weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const {
+  return make_load_plan(source, parts).bytes;
+}
+
+uint64_t NativeBackend::load_scratch_bytes() const { return threads_.threads() * kScratchBytes; }
+
+std::vector<std::unique_ptr<Weight>> NativeBackend::load_all(const formats::TensorSource& source, std::span<const WeightRequest> requests,
+                                                             const LoadProgress& progress) {
+  std::vector<LoadPlan> plans;
+  uint64_t total = 0;
+  for (const WeightRequest& request : requests) {
+    plans.push_back(make_load_plan(source, request.parts));
+    if (request.unit != 0) check_unit(plans.back(), source, request.parts, request.unit);
+    total += plans.back().bytes;
+  }
+  const std::shared_ptr<std::byte> memory = arena_.take(total);
+  Loader(source, plans, memory.get()).run(threads_, progress);
+  std::vector<std::unique_ptr<Weight>> weights;
+  uint64_t at = 0;
+  for (size_t i = 0; i < plans.size(); at += plans[i++].bytes)
+    weights.push_back(make_weight(plans[i], requests[i].unit, {memory, memory.get() + at}));
+  return weights;
+}
+
+std::unique_ptr<Weight> NativeBackend::load(const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) {
+  const WeightRequest request{{parts.begin(), parts.end()}, unit};
+  return std::move(load_all(source, {&request, 1}, {}).front());
 }
 
 }  // namespace verbund::compute::native

@@ -17,8 +17,6 @@ constexpr size_t kQuad = 4, kVector = 64;
 // 2 * E2M1 of the sixteen mxfp4 codes, plus kMxfp4Zero.
 constexpr uint8_t kMxfp4Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : type == ScaleType::e8m0 ? 1 : 2; }
-
 ScaleType scale_type_of(DType type) { return type == DType::f32 ? ScaleType::f32 : type == DType::f16 ? ScaleType::f16 : ScaleType::bf16; }
 
 DType dtype_of(ScaleType type) { return type == ScaleType::f32 ? DType::f32 : type == ScaleType::f16 ? DType::f16 : DType::bf16; }
@@ -38,92 +36,6 @@ size_t nibble_offset(size_t lane, size_t k) {
   return (k / kSpan * 4 + quad % 4) * kVector + lane * kQuad + k % kQuad;
 }
 bool is_high_nibble(size_t k) { return k % kSpan >= kSpan / 2; }
-
-// Elements [j * bits, (j + 1) * bits) of a row's bit stream, one after another.
-class CodeReader {
- public:
-  CodeReader(const std::byte* at, const std::byte* end, int bits) : at_(at), end_(end), bits_(bits) {}
-  uint8_t next() {
-    while (held_ < bits_ && at_ < end_) {
-      window_ |= static_cast<uint32_t>(*at_++) << held_;
-      held_ += 8;
-    }
-    const auto code = static_cast<uint8_t>(window_ & ((1u << bits_) - 1));
-    window_ >>= bits_;
-    held_ -= bits_;
-    return code;
-  }
-
- private:
-  const std::byte* at_;
-  const std::byte* end_;
-  int bits_, held_ = 0;
-  uint32_t window_ = 0;
-};
-
-void pack_dense_row(size_t element, std::byte* block, const std::byte* from, size_t lane, size_t col, size_t cols) {
-  std::byte* to = block + (col * kBlockRows + lane) * element;
-  for (size_t k = 0; k < cols; ++k) std::memcpy(to + k * kBlockRows * element, from + k * element, element);
-}
-
-// Both nibbles of a held byte come from the same row, 16 columns apart.
-void pack_nibble_row(std::byte* block, const std::byte* from, const std::byte* end, int bits, size_t lane, size_t col, size_t cols) {
-  CodeReader reader(from, end, bits);
-  uint8_t codes[kSpan];
-  for (size_t k = 0; k < cols; k += kSpan) {
-    if (bits == 4) {
-      for (size_t i = 0; i < kSpan / 2; ++i) {
-        const auto byte = static_cast<uint8_t>(from[k / 2 + i]);
-        codes[2 * i] = byte & 15;
-        codes[2 * i + 1] = byte >> 4;
-      }
-    } else {
-      for (uint8_t& code : codes) code = reader.next();
-    }
-    std::byte* to = block + (col + k) / kSpan * 4 * kVector + lane * kQuad;
-    for (size_t i = 0; i < kSpan / 2; ++i)
-      to[i / kQuad * kVector + i % kQuad] = static_cast<std::byte>(codes[i] | codes[i + kSpan / 2] << 4);
-  }
-}
-
-void pack_byte_row(std::byte* block, const std::byte* from, const std::byte* end, int bits, size_t lane, size_t col, size_t cols) {
-  CodeReader reader(from, end, bits);
-  for (size_t k = 0; k < cols; ++k) block[byte_offset(lane, col + k)] = bits == 8 ? from[k] : static_cast<std::byte>(reader.next());
-}
-
-void pack_scales(std::byte* area, const std::byte* from, size_t element, size_t lane, size_t group, size_t groups) {
-  for (size_t g = 0; g < groups; ++g) std::memcpy(area + ((group + g) * kBlockRows + lane) * element, from + g * element, element);
-}
-
-// A row that does not exist: its products must be 0, so codes hold `zero` or scales are 0. (mxfp4 has no zero scale: it gets codes.)
-void pack_empty_row(const PieceShape& shape, std::byte* block, size_t lane, size_t col, size_t cols) {
-  if (shape.container == Container::dense) {
-    const size_t element = formats::size_of(shape.format.dtype);
-    for (size_t k = 0; k < cols; ++k) std::memset(block + ((col + k) * kBlockRows + lane) * element, 0, element);
-    return;
-  }
-  if (is_nibbles(shape.container)) {
-    for (size_t k = 0; k < cols; ++k)
-      if (!is_high_nibble(k)) block[nibble_offset(lane, col + k)] = std::byte{0};  // mxfp4: code 0 is the number 0
-  } else {
-    for (size_t k = 0; k < cols; ++k) block[byte_offset(lane, col + k)] = std::byte{0};
-  }
-  const size_t element = scale_bytes(shape.scale_type);
-  for (size_t g = col / shape.group; g < (col + cols) / shape.group; ++g) {
-    std::memset(block + shape.scales_at + (g * kBlockRows + lane) * element, 0, element);
-    if (shape.biased) std::memset(block + shape.biases_at + (g * kBlockRows + lane) * element, 0, element);
-  }
-}
-
-void pack_quantised_row(const PieceShape& shape, std::byte* block, const formats::WeightMatrix& m, size_t r, size_t lane, size_t col) {
-  const size_t stride = shape.format.code_row_bytes(m.cols);
-  const std::byte* codes = m.codes.data() + r * stride;
-  const auto pack_row = is_nibbles(shape.container) ? pack_nibble_row : pack_byte_row;
-  pack_row(block, codes, codes + stride, shape.format.bits, lane, col, m.cols);
-  const size_t element = scale_bytes(shape.scale_type), groups = m.cols / shape.group;
-  pack_scales(block + shape.scales_at, m.scales.data() + r * groups * element, element, lane, col / shape.group, groups);
-  if (shape.biased) pack_scales(block + shape.biases_at, m.biases.data() + r * groups * element, element, lane, col / shape.group, groups);
-}
 
 }  // namespace
 
@@ -149,26 +61,12 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
   s.biased = format.coding == Coding::affine && !format.zero;
   s.zero = format.coding == Coding::mxfp4 ? kMxfp4Zero : format.zero.value_or(0);
   s.scale_type = format.coding == Coding::mxfp4 ? ScaleType::e8m0 : scale_type_of(format.dtype);
-  s.scales_at = cols * kBlockRows / (is_nibbles(s.container) ? 2 : 1);
+  s.code_bits = is_nibbles(s.container) ? 4 : 8;
+  s.scales_at = cols * kBlockRows * s.code_bits / 8;
   const size_t area = s.groups() * kBlockRows * scale_bytes(s.scale_type);
   s.biases_at = s.scales_at + area;
   s.block_bytes = round_up(s.biases_at + (s.biased ? area : 0), kVector);
   return s;
-}
-
-void pack(const PieceShape& shape, std::byte* data, const formats::WeightMatrix& m, size_t row, size_t col) {
-  for (size_t r = 0; r < round_up(m.rows, kBlockRows); ++r) {
-    std::byte* block = data + (row + r) / kBlockRows * shape.block_bytes;
-    const size_t lane = r % kBlockRows;
-    if (r >= m.rows) {
-      pack_empty_row(shape, block, lane, col, m.cols);
-    } else if (shape.container == Container::dense) {
-      const size_t element = formats::size_of(shape.format.dtype);
-      pack_dense_row(element, block, m.codes.data() + r * m.cols * element, lane, col, m.cols);
-    } else {
-      pack_quantised_row(shape, block, m, r, lane, col);
-    }
-  }
 }
 
 int held_code(const Piece& piece, const std::byte* block, size_t lane, size_t k) {

@@ -31,13 +31,15 @@ constexpr int kMxfp4Zero = 12;  // mxfp4 codes are held as 2 * E2M1 + 12, so the
 
 enum class Container : uint8_t { dense, nibble, mxfp4, byte7, byte8 };  // byte7: codes below 128
 enum class ScaleType : uint8_t { f32, f16, bf16, e8m0 };
+constexpr size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : type == ScaleType::e8m0 ? 1 : 2; }
 
 // Form and sizes of a piece: consecutive output rows of one format.
 struct PieceShape {
   formats::WeightFormat format;
   Container container = Container::dense;
   ScaleType scale_type = ScaleType::f32;
-  int zero = 0;  // subtracted from codes as they are held
+  size_t code_bits = 0;  // as held
+  int zero = 0;          // subtracted from codes as they are held
   bool biased = false;
   size_t first_row = 0, rows = 0, cols = 0;
   size_t group = 0;                     // columns a scale
@@ -62,10 +64,6 @@ struct PackedWeight : Weight {
   size_t unit = 0;            // 0: column-parallel
   std::shared_ptr<std::byte> memory;
 };
-
-// Writes rows [row, row + m.rows) x columns [col, col + m.cols) of the piece; row is a multiple of 16, col of 32 and of
-// the group. Rows past m.rows of the last block become zeros.
-void pack(const PieceShape& shape, std::byte* data, const formats::WeightMatrix& m, size_t row, size_t col);
 
 // Row `row` of the piece as f32, numerics.h point 10.
 void unpack_row(const Piece& piece, size_t row, float* out);
