@@ -95,6 +95,27 @@ TEST(Pack, EveryFormOfMlxAndDense) {
   }
 }
 
+// Codes take their own bits in memory and nothing more: 16 rows x 256 columns of each form, scales and biases beside them.
+TEST(Pack, EveryFormTakesItsOwnBits) {
+  const auto block_bytes = [](const WeightFormat& format) { return native::piece_shape(format, 0, 16, 256).bytes(); };
+  constexpr size_t kWeights = 16 * 256;
+  for (const int bits : {2, 3, 4, 5, 6, 8}) {
+    EXPECT_EQ(block_bytes(affine(bits, 32)), kWeights * static_cast<size_t>(bits) / 8 + kWeights / 32 * 4) << bits;
+    EXPECT_EQ(block_bytes(affine(bits, 128, DType::f32)), kWeights * static_cast<size_t>(bits) / 8 + kWeights / 128 * 8) << bits;
+    EXPECT_EQ(block_bytes(symmetric(bits, 16, 1, DType::f32)), kWeights * static_cast<size_t>(bits) / 8 + kWeights / 16 * 4) << bits;
+  }
+  EXPECT_EQ(block_bytes(mxfp4()), kWeights / 2 + kWeights / 32);
+  EXPECT_EQ(block_bytes(dense(DType::bf16)), kWeights * 2);
+  EXPECT_EQ(block_bytes(dense(DType::f32)), kWeights * 4);
+  for (const uint32_t id : test::gguf_types()) {  // so files take what they took, but for scales that were products
+    const formats::GgufType& type = *formats::find_gguf_type(id);
+    const WeightFormat& f = type.format;
+    if (f.coding == Coding::affine && f.dtype == DType::f16) {
+      EXPECT_EQ(block_bytes(f), kWeights / type.block * type.block_bytes) << type.name;
+    }
+  }
+}
+
 // Blocks whose rows come from several parts, beside blocks that do not.
 TEST(Pack, PartsThatMeetInsideABlock) {
   for (const uint32_t id : {1u, 3u, 12u, 39u}) {

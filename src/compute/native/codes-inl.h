@@ -44,9 +44,79 @@ struct Mxfp4Nibbles {
   }
 };
 
-template <int kMax>
+// Field of kBits bits of each byte, moved from bit kFrom to bit kTo.
+template <int kFrom, int kTo, int kBits>
+HWY_INLINE Reg field(Reg v) {
+  const hn::Repartition<uint32_t, ByteTag> words;
+  auto w = hn::BitCast(words, v);
+  if constexpr (kFrom > kTo) w = hn::ShiftRight<kFrom - kTo>(w);
+  if constexpr (kFrom < kTo) w = hn::ShiftLeft<kTo - kFrom>(w);
+  return hn::And(hn::BitCast(ByteTag(), w), hn::Set(ByteTag(), static_cast<uint8_t>(((1 << kBits) - 1) << kTo)));
+}
+
+// A plane of pairs, moved to bit kTo.
+template <int kTo>
+HWY_INLINE void read_pairs(const std::byte* plane, size_t p, Reg* pairs) {
+  _Pragma("GCC unroll 2") for (size_t i = 0; i < 2; ++i) {
+    const Reg v = load_reg(plane + i * 64 + p * kRegBytes);
+    pairs[4 * i] = field<0, kTo, 2>(v);
+    pairs[4 * i + 1] = field<2, kTo, 2>(v);
+    pairs[4 * i + 2] = field<4, kTo, 2>(v);
+    pairs[4 * i + 3] = field<6, kTo, 2>(v);
+  }
+}
+
+// A plane of single bits, added to the codes as bit kTo.
+template <int kTo>
+HWY_INLINE void add_bits(const std::byte* plane, size_t p, Reg* codes) {
+  const Reg v = load_reg(plane + p * kRegBytes);
+  codes[0] = hn::Or(codes[0], field<0, kTo, 1>(v));
+  codes[1] = hn::Or(codes[1], field<1, kTo, 1>(v));
+  codes[2] = hn::Or(codes[2], field<2, kTo, 1>(v));
+  codes[3] = hn::Or(codes[3], field<3, kTo, 1>(v));
+  codes[4] = hn::Or(codes[4], field<4, kTo, 1>(v));
+  codes[5] = hn::Or(codes[5], field<5, kTo, 1>(v));
+  codes[6] = hn::Or(codes[6], field<6, kTo, 1>(v));
+  codes[7] = hn::Or(codes[7], field<7, kTo, 1>(v));
+}
+
+struct Planes2 {
+  static constexpr int kCodeMax = 3;
+  static constexpr size_t kSpanBytes = 128;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) { read_pairs<0>(span, p, codes); }
+};
+
+struct Planes3 {
+  static constexpr int kCodeMax = 7;
+  static constexpr size_t kSpanBytes = 192;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    read_pairs<0>(span, p, codes);
+    add_bits<2>(span + 128, p, codes);
+  }
+};
+
+struct Planes5 {
+  static constexpr int kCodeMax = 31;
+  static constexpr size_t kSpanBytes = 320;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    Nibbles::read(span, p, codes);
+    add_bits<4>(span + 256, p, codes);
+  }
+};
+
+struct Planes6 {
+  static constexpr int kCodeMax = 63;
+  static constexpr size_t kSpanBytes = 384;
+  static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
+    Reg high[8];
+    Nibbles::read(span, p, codes);
+    read_pairs<4>(span + 256, p, high);
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = hn::Or(codes[v], high[v]);
+  }
+};
+
 struct Bytes {
-  static constexpr int kCodeMax = kMax;
+  static constexpr int kCodeMax = 255;
   static constexpr size_t kSpanBytes = 512;
   static HWY_INLINE void read(const std::byte* span, size_t p, Reg* codes) {
     _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v) codes[v] = load_reg(span + v * 64 + p * kRegBytes);

@@ -32,40 +32,64 @@ inline void transpose(const void* rows, size_t stride, Words4* words) {
   words[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
 }
 
-// How a container holds a span: q[v] is quad v of four rows, `to` their place in the span's first vector.
-struct NibbleSpan {
-  static constexpr size_t kBytes = 256;
-  static void store(const Words4* q, std::byte* to) {
-    for (size_t v = 0; v < 4; ++v) store16(to + v * kVector, q[v] | q[v + 4] << 4);
-  }
-};
+// How a container holds a span: q[v] is quad v of four rows, `to` their place in the span's first vector. Shifting words
+// moves bytes by whole fields, whose upper bits are zero.
+void store_bytes(const Words4* q, std::byte* to) {
+  for (size_t v = 0; v < 8; ++v) store16(to + v * kVector, q[v]);
+}
+void store_nibbles(const Words4* q, std::byte* to) {
+  for (size_t v = 0; v < 4; ++v) store16(to + v * kVector, q[v] | q[v + 4] << 4);
+}
+void store_pairs(const Words4* q, std::byte* to) {
+  for (size_t i = 0; i < 8; i += 4) store16(to + i / 4 * kVector, q[i] | q[i + 1] << 2 | q[i + 2] << 4 | q[i + 3] << 6);
+}
+void store_bits(const Words4* q, std::byte* to) {
+  Words4 bits = q[0];
+  for (size_t v = 1; v < 8; ++v) bits |= q[v] << v;
+  store16(to, bits);
+}
 
-struct ByteSpan {
-  static constexpr size_t kBytes = 512;
-  static void store(const Words4* q, std::byte* to) {
-    for (size_t v = 0; v < 8; ++v) store16(to + v * kVector, q[v]);
+// The first plane's bits of each code, and what is above them.
+template <int kBits>
+void split(const Words4* q, Words4* low, Words4* high) {
+  constexpr uint32_t kLow = ((1u << kBits) - 1) * 0x01010101u;
+  for (size_t v = 0; v < 8; ++v) {
+    low[v] = q[v] & kLow;
+    high[v] = (q[v] & ~kLow) >> kBits;
   }
-};
+}
 
-template <class Span>
+template <size_t kBits>
+void store_span(const Words4* q, std::byte* to) {
+  Words4 low[8], high[8];
+  if constexpr (kBits == 8) return store_bytes(q, to);
+  if constexpr (kBits == 4) return store_nibbles(q, to);
+  if constexpr (kBits == 2) return store_pairs(q, to);
+  if constexpr (kBits == 3) split<2>(q, low, high), store_pairs(low, to), store_bits(high, to + 2 * kVector);
+  if constexpr (kBits == 5) split<4>(q, low, high), store_nibbles(low, to), store_bits(high, to + 4 * kVector);
+  if constexpr (kBits == 6) split<4>(q, low, high), store_nibbles(low, to), store_pairs(high, to + 4 * kVector);
+}
+
+template <size_t kBits>
 void pack_codes(const CodeTile& tile, Range part, std::byte* to) {
-  for (size_t col = part.begin; col < part.end; col += kSpan, to += Span::kBytes)
+  for (size_t col = part.begin; col < part.end; col += kSpan, to += kBits * kVector)
     for (size_t row = 0; row < kTileRows; row += 4) {
       Words4 quads[8];
       transpose(&tile.codes[row][col], sizeof tile.codes[0], quads);
       transpose(&tile.codes[row][col + kSpan / 2], sizeof tile.codes[0], quads + 4);
-      Span::store(quads, to + row * 4);
+      store_span<kBits>(quads, to + row * 4);
     }
 }
 
 void pack_codes(const PieceShape& shape, std::byte* block, const CodeTile& tile, Range part, size_t col) {
-  std::byte* to = block + col * kBlockRows * shape.code_bits / 8;
-  switch (shape.container) {
-    case Container::nibble:
-    case Container::mxfp4: return pack_codes<NibbleSpan>(tile, part, to);
-    case Container::byte7:
-    case Container::byte8: return pack_codes<ByteSpan>(tile, part, to);
-    case Container::dense: return;
+  std::byte* to = block + col / kSpan * shape.code_bits * kVector;
+  switch (shape.code_bits) {
+    case 2: return pack_codes<2>(tile, part, to);
+    case 3: return pack_codes<3>(tile, part, to);
+    case 4: return pack_codes<4>(tile, part, to);
+    case 5: return pack_codes<5>(tile, part, to);
+    case 6: return pack_codes<6>(tile, part, to);
+    default: pack_codes<8>(tile, part, to);
   }
 }
 

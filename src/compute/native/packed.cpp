@@ -24,22 +24,39 @@ DType dtype_of(ScaleType type) { return type == ScaleType::f32 ? DType::f32 : ty
 Container container_of(const formats::WeightFormat& format) {
   if (format.coding == Coding::dense) return Container::dense;
   if (format.coding == Coding::mxfp4) return Container::mxfp4;
-  return format.bits <= 4 ? Container::nibble : format.bits <= 7 ? Container::byte7 : Container::byte8;
+  constexpr Container containers[] = {Container::plane2, Container::plane2, Container::plane2, Container::plane3, Container::nibble,
+                                      Container::plane5, Container::plane6, Container::byte8,  Container::byte8};
+  return containers[format.bits];
 }
 
-bool is_nibbles(Container c) { return c == Container::nibble || c == Container::mxfp4; }
+// Bits of a code in the planes of its span.
+struct Planes {
+  size_t low, high;
+};
 
-// Where code (lane, k) sits in a block: byte offset, and for nibbles which half.
-size_t byte_offset(size_t lane, size_t k) { return (k / kQuad) * kVector + lane * kQuad + k % kQuad; }
-size_t nibble_offset(size_t lane, size_t k) {
-  const size_t quad = k % kSpan / kQuad;
-  return (k / kSpan * 4 + quad % 4) * kVector + lane * kQuad + k % kQuad;
+Planes planes_of(Container c) {
+  switch (c) {
+    case Container::plane2: return {2, 0};
+    case Container::plane3: return {2, 1};
+    case Container::plane5: return {4, 1};
+    case Container::plane6: return {4, 2};
+    case Container::byte8: return {8, 0};
+    default: return {4, 0};
+  }
 }
-bool is_high_nibble(size_t k) { return k % kSpan >= kSpan / 2; }
+
+// Code (quad, byte) of a plane of `bits` bits: packed.h.
+int plane_code(const std::byte* plane, size_t bits, size_t quad, size_t byte) {
+  const size_t vector = bits == 2 ? quad / 4 : bits == 1 ? 0 : bits == 4 ? quad % 4 : quad;
+  const size_t shift = bits == 2 ? quad % 4 * 2 : bits == 1 ? quad : bits == 4 ? quad / 4 * 4 : 0;
+  return static_cast<int>(plane[vector * kVector + byte]) >> shift & ((1 << bits) - 1);
+}
 
 }  // namespace
 
 PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, size_t rows, size_t cols) {
+  if (format.coding != Coding::dense && (format.bits < 1 || format.bits > 8))
+    throw Error(Code::unimplemented, "no native kernel for weights of the form " + format.name());
   PieceShape s;
   s.format = format;
   s.container = container_of(format);
@@ -52,7 +69,7 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
   }
   s.group = static_cast<size_t>(format.group);
   s.activation_block = s.group > kSpan ? s.group : kSpan;
-  if (format.bits < 1 || format.bits > 8 || (s.group != 16 && (s.group == 0 || s.group % kSpan != 0)))
+  if (s.group != 16 && (s.group == 0 || s.group % kSpan != 0))
     throw Error(Code::unimplemented, "no native kernel for weights of the form " + format.name());
   if (cols % s.activation_block != 0)
     throw Error(Code::invalid_argument,
@@ -61,7 +78,8 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
   s.biased = format.coding == Coding::affine && !format.zero;
   s.zero = format.coding == Coding::mxfp4 ? kMxfp4Zero : format.zero.value_or(0);
   s.scale_type = format.coding == Coding::mxfp4 ? ScaleType::e8m0 : scale_type_of(format.dtype);
-  s.code_bits = is_nibbles(s.container) ? 4 : 8;
+  const Planes planes = planes_of(s.container);
+  s.code_bits = planes.low + planes.high;
   s.scales_at = cols * kBlockRows * s.code_bits / 8;
   const size_t area = s.groups() * kBlockRows * scale_bytes(s.scale_type);
   s.biases_at = s.scales_at + area;
@@ -70,9 +88,11 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
 }
 
 int held_code(const Piece& piece, const std::byte* block, size_t lane, size_t k) {
-  if (!is_nibbles(piece.container)) return static_cast<int>(block[byte_offset(lane, k)]);
-  const int byte = static_cast<int>(block[nibble_offset(lane, k)]);
-  const int code = is_high_nibble(k) ? byte >> 4 : byte & 15;
+  const Planes planes = planes_of(piece.container);
+  const std::byte* span = block + k / kSpan * piece.code_bits * kVector;
+  const size_t quad = k % kSpan / kQuad, byte = lane * kQuad + k % kQuad;
+  int code = plane_code(span, planes.low, quad, byte);
+  if (planes.high > 0) code |= plane_code(span + planes.low * kVector, planes.high, quad, byte) << planes.low;
   return piece.container == Container::mxfp4 ? kMxfp4Codes[code] : code;
 }
 

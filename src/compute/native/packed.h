@@ -5,9 +5,14 @@
 //
 //   dense      [k][16 rows] elements as stored (f32, f16, bf16)
 //   quantised  [codes][scales][biases], each area from k = 0 to the end:
-//     byte     codes [k/4][16 rows][4 k], one byte a code (5 to 8 bits; the issue Speed packs 5 and 6 tighter)
-//     nibble   spans of 32 columns, four 64-byte vectors each: vector v has the k-quad v of the span in its low nibbles
-//              and the quad v + 4 in its high nibbles, [16 rows][4 k] (codes of up to 4 bits, and mxfp4)
+//     codes    spans of 32 columns. A span has eight quads of four columns; quad v of all rows is 64 bytes, [16 rows][4 k],
+//              one byte a code. Their bits are held in planes, vectors of 64 bytes:
+//                byte     8 vectors: vector v is quad v
+//                nibble   4 vectors: vector v has quad v in its low nibbles and quad v + 4 in its high ones
+//                pair     2 vectors: vector i has quad 4 i + j in bits 2 j, 2 j + 1
+//                bit      1 vector: quad j is bit j
+//              Codes of 1, 2 bits: pair; 3: pair, bit; 4 and mxfp4: nibble; 5: nibble, bit; 6: nibble, pair; 7, 8: byte. Low
+//              bits first: the code is low | high << (bits of the first plane). A span's planes lie behind one another.
 //     scales   [group][16 rows] in their dtype (mxfp4: one byte); biases likewise
 //
 // So 64 bytes of codes against one broadcast quad of activations is one vpdpbusd for 16 outputs, and 64 bytes are also
@@ -29,7 +34,7 @@ constexpr size_t kBlockRows = 16;
 constexpr size_t kSpan = 32;    // columns whose codes are packed together
 constexpr int kMxfp4Zero = 12;  // mxfp4 codes are held as 2 * E2M1 + 12, so they are unsigned
 
-enum class Container : uint8_t { dense, nibble, mxfp4, byte7, byte8 };  // byte7: codes below 128
+enum class Container : uint8_t { dense, plane2, plane3, nibble, plane5, plane6, mxfp4, byte8 };  // planeN: codes of N bits
 enum class ScaleType : uint8_t { f32, f16, bf16, e8m0 };
 constexpr size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : type == ScaleType::e8m0 ? 1 : 2; }
 

@@ -61,20 +61,11 @@ HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(bias, all(x.bias_factors[g * kRowBlock + r]), acc[r]);
 }
 
-// Weights stream from memory once a step, and one core's own prefetchers leave a third of the bandwidth unused: they stop at
-// page borders and do not run far enough ahead. So every group asks for its share of the bytes that come this much later.
-constexpr size_t kPrefetchAhead = 12 * 1024;
-
-HWY_INLINE void prefetch_group(const std::byte* block, size_t g, size_t bytes) {
-  const std::byte* at = block + g * bytes + kPrefetchAhead;
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
-}
-
 template <class C, size_t R>
 HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
   const size_t spans = w.group / kSpan, group_bytes = w.block_bytes / w.groups();
   for (size_t g = groups.begin; g < groups.end; ++g) {
-    prefetch_group(block, g, group_bytes);
+    prefetch_stream(block + g * group_bytes, group_bytes);
     IntReg d[R][kParts];
     _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[g * kRowBlock + r]);
     for (size_t span = g * spans; span < (g + 1) * spans; ++span) {
@@ -94,7 +85,7 @@ template <class C, size_t R>
 HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
   const size_t pair_bytes = 2 * w.block_bytes / w.groups();
   for (size_t g = groups.begin; g < groups.end; g += 2) {
-    prefetch_group(block, g / 2, pair_bytes);
+    prefetch_stream(block + g / 2 * pair_bytes, pair_bytes);
     IntReg d[2][R][kParts];
     VERBUND_PARTS(p) {
       Reg codes[8];
@@ -161,10 +152,13 @@ HWY_INLINE void product_with(const Piece& w, const QuantisedRows& x, Range rows,
 
 void product_quantised(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
   switch (w.container) {
+    case Container::plane2: return product_with<Planes2>(w, x, rows, blocks, out);
+    case Container::plane3: return product_with<Planes3>(w, x, rows, blocks, out);
     case Container::nibble: return product_with<Nibbles>(w, x, rows, blocks, out);
+    case Container::plane5: return product_with<Planes5>(w, x, rows, blocks, out);
+    case Container::plane6: return product_with<Planes6>(w, x, rows, blocks, out);
     case Container::mxfp4: return product_with<Mxfp4Nibbles>(w, x, rows, blocks, out);
-    case Container::byte7: return product_with<Bytes<127>>(w, x, rows, blocks, out);
-    case Container::byte8: return product_with<Bytes<255>>(w, x, rows, blocks, out);
+    case Container::byte8: return product_with<Bytes>(w, x, rows, blocks, out);
     case Container::dense: return;
   }
 }

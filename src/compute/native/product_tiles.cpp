@@ -148,10 +148,13 @@ HWY_INLINE void unpack_codes(const Piece& w, const std::byte* block, std::byte* 
 
 void unpack_block(const Piece& w, size_t block, std::byte* to) {
   switch (w.container) {
+    case Container::plane2: return unpack_codes<Planes2>(w, w.block(block), to);
+    case Container::plane3: return unpack_codes<Planes3>(w, w.block(block), to);
     case Container::nibble: return unpack_codes<Nibbles>(w, w.block(block), to);
+    case Container::plane5: return unpack_codes<Planes5>(w, w.block(block), to);
+    case Container::plane6: return unpack_codes<Planes6>(w, w.block(block), to);
     case Container::mxfp4: return unpack_codes<Mxfp4Nibbles>(w, w.block(block), to);
-    case Container::byte7: return unpack_codes<Bytes<127>>(w, w.block(block), to);
-    case Container::byte8: return unpack_codes<Bytes<255>>(w, w.block(block), to);
+    case Container::byte8: return unpack_codes<Bytes>(w, w.block(block), to);
     case Container::dense: return;
   }
 }
