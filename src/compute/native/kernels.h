@@ -8,7 +8,6 @@
 // Kernels may write anything into the padding except where noted.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -88,9 +87,8 @@ struct HeadRope {
   const float* sin;
 };
 
-// Blocks whose unpacked codes are kept at once by product_tiles, so that a block of rows is read from L1 by all of them.
-inline size_t tile_blocks_together(const PieceShape& w) { return std::clamp<size_t>(24 * 1024 / (w.cols * kBlockRows), 1, 4); }
-inline size_t tile_scratch_bytes(const PieceShape& w) { return tile_blocks_together(w) * w.cols * kBlockRows; }
+// One block's codes, unpacked.
+inline size_t tile_scratch_bytes(const PieceShape& w) { return w.cols * kBlockRows; }
 
 struct Kernels {
   // Rows `rows` of x against the 16-row blocks `blocks` of w.

@@ -40,8 +40,10 @@ template <class W>
 HWY_INLINE F16x sum_one(const std::byte* weights, const float* x, size_t n) {
   F16x a[4] = {zero16(), zero16(), zero16(), zero16()};
   size_t k = 0;
-  for (; k + 4 <= n; k += 4)
+  for (; k + 4 <= n; k += 4) {
+    prefetch_stream(weights + k * W::kBytes, 4 * W::kBytes);
     _Pragma("GCC unroll 4") for (size_t c = 0; c < 4; ++c) a[c] = fma(all(x[k + c]), W::read(weights + (k + c) * W::kBytes), a[c]);
+  }
   for (size_t c = 0; k + c < n; ++c) a[c] = fma(all(x[k + c]), W::read(weights + (k + c) * W::kBytes), a[c]);
   return fold4(a);
 }
@@ -53,6 +55,7 @@ HWY_INLINE void sum_rows(const std::byte* weights, const float* x, size_t stride
     F16x acc[R];
     _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = zero16();
     for (size_t k = c; k < n; k += 4) {
+      if (c == 0) prefetch_stream(weights + k * W::kBytes, 4 * W::kBytes);
       const F16x w = W::read(weights + k * W::kBytes);
       _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(all(x[r * stride + k]), w, acc[r]);
     }

@@ -3,7 +3,6 @@
 // sixteen vectors of sixteen outputs by the same fused steps in the same order as everywhere else, so the bits are the same.
 //
 // A block's codes are unpacked to bytes once for all row blocks of a call: 64 bytes of one k-quad are one row of a B tile.
-// While the sums of one group are scaled, the tile unit already works on the next.
 #include <algorithm>
 
 #include "compute/native/kernels.h"
@@ -60,26 +59,43 @@ struct RowBlock {
         bias_factors(x.bias_factors + x.group_at(row, 0)) {}
 };
 
-// The intrinsics want tile numbers as literals.
-#define VERBUND_SUM_GROUP(name, sum_tile, row_tile, code_tile)                                                                     \
-  HWY_INLINE void name(const RowBlock& x, const std::byte* codes, size_t group, size_t width, size_t g, GroupSums& sums) {          \
-    _tile_zero(sum_tile);                                                                                                           \
-    for (size_t k = g * group; k < (g + 1) * group; k += width) {                                                                   \
-      _tile_loadd(row_tile, x.codes + k, x.stride);                                                                                 \
-      _tile_loadd(code_tile, codes + k * kBlockRows, 64);                                                                           \
-      _tile_dpbsud(sum_tile, row_tile, code_tile);                                                                                  \
-    }                                                                                                                               \
-    _tile_stored(sum_tile, sums.at, 64);                                                                                            \
+// Two sets of tiles take turns, so that one group's product, the storing of the one before and the scaling of the one before
+// that overlap. The intrinsics want tile numbers as literals.
+template <int kSet>
+HWY_INLINE void multiply_columns(const RowBlock& x, const std::byte* codes, size_t k) {
+  if constexpr (kSet == 0) {
+    _tile_loadd(4, x.codes + k, x.stride);
+    _tile_loadd(6, codes + k * kBlockRows, 64);
+    _tile_dpbsud(0, 4, 6);
+  } else {
+    _tile_loadd(5, x.codes + k, x.stride);
+    _tile_loadd(7, codes + k * kBlockRows, 64);
+    _tile_dpbsud(1, 5, 7);
   }
-VERBUND_SUM_GROUP(sum_even_group, 0, 4, 6)
-VERBUND_SUM_GROUP(sum_odd_group, 1, 5, 7)
-#undef VERBUND_SUM_GROUP
+}
+
+template <int kSet>
+HWY_INLINE void start_group(const RowBlock& x, const std::byte* codes, size_t group, size_t width, size_t g) {
+  if constexpr (kSet == 0)
+    _tile_zero(0);
+  else
+    _tile_zero(1);
+  for (size_t k = g * group; k < (g + 1) * group; k += width) multiply_columns<kSet>(x, codes, k);
+}
+
+template <int kSet>
+HWY_INLINE void store_sums(GroupSums& sums) {
+  if constexpr (kSet == 0)
+    _tile_stored(0, sums.at, 64);
+  else
+    _tile_stored(1, sums.at, 64);
+}
 
 // Point 3's fused steps of group g for sixteen rows.
 template <bool kOffset>
 HWY_INLINE void add_group(const Piece& w, const std::byte* block, const RowBlock& x, size_t g, const GroupSums& sums, F16x* acc) {
   const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
-  const float* s = x.scales + g * w.group / w.activation_block * kRowBlock;
+  const float* s = x.scales + (w.group == w.activation_block ? g : g / 2) * kRowBlock;  // groups of 16 share a block by twos
   _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) {
     auto d = hn::Load(IntTag(), sums.at[r]);
     if constexpr (kOffset) d = hn::Add(d, hn::Set(IntTag(), x.offsets[g * kRowBlock + r]));
@@ -95,43 +111,62 @@ HWY_INLINE void clear(F16x* acc) {
   _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = zero16();
 }
 
-HWY_INLINE void add_unit(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+// The `rows` rows of a tile that exist, as values or as one unit's sums.
+HWY_INLINE void put(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+  alignas(64) F16x done[kRowBlock];
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
   for (size_t r = 0; r < rows; ++r) {
+    if (out.values) {
+      store_values(done[r], out, row + r, to);
+      continue;
+    }
     FixedSums sums;
-    count_poisoned(sums.add_unit(acc[r]), out, row + r, to);
+    count_poisoned(sums.add_unit(done[r]), out, row + r, to);
     sums.flush(out.sums + (row + r) * out.stride + to.output, to.lanes);
   }
 }
 
+// One block of rows against one block of outputs, from packed `block` and its unpacked `codes`.
+template <bool kOffset>
+struct Tile {
+  const Piece& w;
+  const std::byte *block, *codes;
+  const RowBlock x;
+  size_t groups, width;
+  GroupSums sums[2];
+
+  // Scales group g, stores the sums of the next and starts the one after it. kSet is g % 2.
+  template <int kSet>
+  HWY_INLINE void step(size_t g, F16x* acc) {
+    if (g + 1 < groups) store_sums<1 - kSet>(sums[1 - kSet]);
+    if (g + 2 < groups) start_group<kSet>(x, codes, w.group, width, g + 2);
+    add_group<kOffset>(w, block, x, g, sums[kSet], acc);
+  }
+
+  HWY_INLINE void run(size_t row, size_t rows, const ProductOut& out, const TileOut& to) {
+    const size_t unit_groups = out.values ? groups : out.unit / w.group;
+    F16x acc[kRowBlock];
+    clear(acc);
+    start_group<0>(x, codes, w.group, width, 0);
+    store_sums<0>(sums[0]);
+    if (groups > 1) start_group<1>(x, codes, w.group, width, 1);
+    for (size_t g = 0, in_unit = 0; g < groups; ++g) {
+      if (g % 2 == 0)
+        step<0>(g, acc);
+      else
+        step<1>(g, acc);
+      if (++in_unit < unit_groups && g + 1 < groups) continue;
+      put(acc, out, row, rows, to);
+      clear(acc);
+      in_unit = 0;
+    }
+  }
+};
+
 template <bool kOffset>
 HWY_NOINLINE void tile(const Piece& w, const std::byte* block, const std::byte* codes, const QuantisedRows& rows, size_t row, size_t count,
                        const ProductOut& out, const TileOut& to) {
-  const RowBlock x(rows, row);
-  const size_t groups = w.groups(), group = w.group, width = tile_width(group);
-  const size_t unit_groups = out.values ? groups : out.unit / group;
-  GroupSums sums[2];
-  F16x acc[kRowBlock];
-  clear(acc);
-  sum_even_group(x, codes, group, width, 0, sums[0]);
-  for (size_t g = 0, in_unit = 0; g < groups; ++g) {
-    if (g + 1 < groups) {
-      if (g % 2 == 0)
-        sum_odd_group(x, codes, group, width, g + 1, sums[1]);
-      else
-        sum_even_group(x, codes, group, width, g + 1, sums[0]);
-    }
-    add_group<kOffset>(w, block, x, g, sums[g % 2], acc);
-    if (out.values || (++in_unit < unit_groups && g + 1 < groups)) continue;
-    alignas(64) F16x done[kRowBlock];
-    _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
-    add_unit(done, out, row, count, to);
-    clear(acc);
-    in_unit = 0;
-  }
-  if (!out.values) return;
-  alignas(64) F16x done[kRowBlock];
-  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
-  for (size_t r = 0; r < count; ++r) store_values(done[r], out, row + r, to);
+  Tile<kOffset>{w, block, codes, RowBlock(rows, row), w.groups(), tile_width(w.group), {}}.run(row, count, out, to);
 }
 
 // Codes of one block as bytes, [k / 4][16 outputs][4].
@@ -161,18 +196,14 @@ void unpack_block(const Piece& w, size_t block, std::byte* to) {
 
 void product_tiles(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out, std::byte* scratch) {
   configure_tiles(tile_width(w.group));
-  const size_t block_codes = w.cols * kBlockRows, together = tile_blocks_together(w);
-  for (size_t first = blocks.begin; first < blocks.end; first += together) {
-    const size_t last = std::min(first + together, blocks.end);
-    for (size_t b = first; b < last; ++b) unpack_block(w, b, scratch + (b - first) * block_codes);
+  for (size_t b = blocks.begin; b < blocks.end; ++b) {
+    unpack_block(w, b, scratch);
     for (size_t row = rows.begin; row < rows.end; row += kRowBlock) {
       const size_t count = std::min(kRowBlock, rows.end - row);
-      for (size_t b = first; b < last; ++b) {
-        if (w.zero != 0)
-          tile<true>(w, w.block(b), scratch + (b - first) * block_codes, x, row, count, out, tile_out(w, b));
-        else
-          tile<false>(w, w.block(b), scratch + (b - first) * block_codes, x, row, count, out, tile_out(w, b));
-      }
+      if (w.zero != 0)
+        tile<true>(w, w.block(b), scratch, x, row, count, out, tile_out(w, b));
+      else
+        tile<false>(w, w.block(b), scratch, x, row, count, out, tile_out(w, b));
     }
   }
   _tile_release();
