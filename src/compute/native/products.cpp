@@ -8,14 +8,17 @@
 namespace verbund::compute::native {
 namespace {
 
-// Multiply-adds a task at least: some microseconds.
-constexpr size_t kTaskWork = 256 * 1024;
+// Multiply-adds a task at least: some microseconds, several times what handing it over costs.
+constexpr size_t kTaskWork = 64 * 1024;
 // Tasks a thread: enough that one slow core does not hold up the others.
 constexpr size_t kTasksPerThread = 4;
 
-size_t blocks_per_task(const Piece& piece, size_t rows, unsigned threads) {
-  const size_t least = ceil_div(kTaskWork, std::max<size_t>(1, kBlockRows * piece.cols * rows));
-  return std::max(least, ceil_div(piece.blocks(), threads * kTasksPerThread));
+// Into how many equal parts a piece's blocks are cut: as many for every thread, if there is work for all.
+size_t tasks_of(const Piece& piece, size_t rows, unsigned threads) {
+  if (threads == 1) return 1;
+  const size_t worthwhile = std::max<size_t>(1, piece.rows * piece.cols * rows / kTaskWork);
+  const size_t wanted = std::min({worthwhile, piece.blocks(), threads * kTasksPerThread});
+  return wanted > threads ? wanted / threads * threads : wanted;
 }
 
 }  // namespace
@@ -42,9 +45,9 @@ void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const Produc
   for (const Piece& piece : w.pieces) {
     const bool dense = piece.container == Container::dense;
     const QuantisedRows* q = dense ? nullptr : &quantise(x, piece);
-    const size_t step = blocks_per_task(piece, x.rows, threads_.threads());
-    threads_.parallel_for(ceil_div(piece.blocks(), step), [&](size_t task) {
-      const Range blocks{task * step, std::min((task + 1) * step, piece.blocks())};
+    const size_t tasks = tasks_of(piece, x.rows, threads_.threads());
+    threads_.parallel_for(tasks, [&](size_t task) {
+      const Range blocks{task * piece.blocks() / tasks, (task + 1) * piece.blocks() / tasks};
       if (dense)
         kernels_.product_dense(piece, x.row(0), x.stride(), {0, x.rows}, blocks, out);
       else
