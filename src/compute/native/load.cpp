@@ -50,22 +50,26 @@ class Loader {
   }
 
   void run(ThreadPool& threads, const LoadProgress& progress) {
-    const uint64_t size = window_bytes(total_, threads.threads()), windows = ceil_div(total_, size);
+    const uint64_t size = window_bytes(total_, threads.threads());
+    const uint64_t shift = reinterpret_cast<uintptr_t>(memory_) % size;  // windows end on borders of pages
+    const uint64_t windows = ceil_div(total_ + shift, size);
     const std::thread::id caller = std::this_thread::get_id();
     std::atomic<uint64_t> next = 0, done = 0;
     threads.parallel_for(std::min<uint64_t>(threads.threads(), windows), [&](size_t) {
       const auto scratch = std::make_unique<Scratch>();
       for (uint64_t i; (i = next++) < windows;) {
+        const uint64_t begin = i == 0 ? 0 : i * size - shift, end = std::min((i + 1) * size - shift, total_);
         try {
-          load_window(i * size, std::min((i + 1) * size, total_), *scratch);
+          load_window(begin, end, *scratch);
         } catch (...) {
           next = windows;  // the others need not go on
           throw;
         }
-        const uint64_t bytes = done += std::min(size, total_ - i * size);
+        const uint64_t bytes = done += end - begin;
         if (progress && std::this_thread::get_id() == caller) progress(bytes);
       }
     });
+    reconsider_pages(memory_, total_);
     if (progress) progress(total_);
   }
 
@@ -78,7 +82,9 @@ class Loader {
       const PieceShape& shape = *place->shape;
       const size_t first = begin <= place->offset ? 0 : ceil_div(begin - place->offset, shape.block_bytes);
       const size_t last = std::min<uint64_t>(shape.blocks(), ceil_div(end - place->offset, shape.block_bytes));
-      if (first < last) load_rows(*place, {first * kBlockRows, std::min(last * kBlockRows, shape.rows)}, scratch);
+      if (first >= last) continue;
+      touch_fresh(memory_ + place->offset + first * shape.block_bytes, (last - first) * shape.block_bytes);
+      load_rows(*place, {first * kBlockRows, std::min(last * kBlockRows, shape.rows)}, scratch);
     }
   }
 

@@ -1,11 +1,12 @@
 #include "compute/native/memory.h"
 
+#include <sys/mman.h>
+#include <time.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -15,26 +16,113 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kSmallPage = 4096, kMapUnit = 16384;  // a multiple of every page size we meet
 constexpr size_t kArenaBlock = size_t{64} << 20;
+
+// Large blocks are mapped, so that they are known to be fresh. AddressSanitizer watches over what comes from the heap.
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kMappedLeast = SIZE_MAX;
+#else
+constexpr size_t kMappedLeast = kHugePage;
+#endif
+
+constexpr int64_t kSlowTouchNs = 2'500'000;
+constexpr int kSlowTouches = 2;  // one alone may be chance
+std::atomic<int> slow_touches = 0;
+
+bool huge_pages_are_slow() { return slow_touches.load(std::memory_order_relaxed) >= kSlowTouches; }
+
+// Time of this thread alone: on a busy machine others do not count.
+int64_t thread_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+std::byte* huge_page_of(std::byte* at) { return at - reinterpret_cast<uintptr_t>(at) % kHugePage; }
+
+// Only whole huge pages: the tail stays on small pages, so no more memory is touched than was asked for.
+void want_huge(std::byte* data, size_t bytes, bool want) {
+#ifdef __linux__
+  if (bytes >= kHugePage) madvise(data, bytes / kHugePage * kHugePage, want ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#endif
+}
+
+// Many small pages in one call, contents left alone. False where the system has no such call.
+bool populate(std::byte* data, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const size_t lead = reinterpret_cast<uintptr_t>(data) % kMapUnit;
+  return madvise(data - lead, round_up(bytes + lead, kMapUnit), MADV_POPULATE_WRITE) == 0;
+#else
+  return false;
+#endif
+}
+
+std::byte* map_fresh(size_t bytes) {
+  const size_t size = round_up(bytes, kMapUnit), reserved = size + kHugePage;
+  void* at = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(at);
+  std::byte* data = huge_page_of(begin + kHugePage - 1);
+  if (data != begin) ::munmap(begin, static_cast<size_t>(data - begin));
+  if (const size_t rest = static_cast<size_t>(begin + reserved - (data + size)); rest > 0) ::munmap(data + size, rest);
+  return data;
+}
+
+std::byte* allocate(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) return nullptr;
+  if (bytes >= kMappedLeast) return map_fresh(bytes);
+  void* data = nullptr;
+  return posix_memalign(&data, bytes >= kHugePage ? kHugePage : kCacheLine, bytes) == 0 ? static_cast<std::byte*>(data) : nullptr;
+}
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(size_t bytes, bool zeroed) : size_(bytes) {
-  if (bytes == 0) return;
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  void* data = nullptr;
-  if (bytes > SIZE_MAX / 2 || posix_memalign(&data, alignment, bytes) != 0)
-    throw Error({Code::resource_exhausted, Lost::instance, "out of memory: " + format_bytes(bytes) + " could not be allocated",
-                 "native backend", ""});
-  data_ = static_cast<std::byte*>(data);
-#ifdef __linux__
-  // Only whole huge pages: the tail stays on small pages, so no more memory is touched than was asked for.
-  if (alignment == kHugePage) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
-  if (zeroed) std::memset(data_, 0, bytes);
+void touch_fresh(std::byte* data, size_t bytes) {
+  for (std::byte *at = data, *end = data + bytes; at < end;) {
+    std::byte* page = huge_page_of(at);
+    if (huge_pages_are_slow()) {
+      // To the end of the last huge page: what lies there is other fresh memory of the same block.
+      want_huge(page, round_up(static_cast<size_t>(end - page), kHugePage), false);
+      populate(at, static_cast<size_t>(end - at));
+      return;
+    }
+    const int64_t begin = thread_ns();
+    *static_cast<volatile std::byte*>(at) = std::byte{0};
+    if (thread_ns() - begin > kSlowTouchNs) slow_touches.fetch_add(1, std::memory_order_relaxed);
+    at = page + kHugePage;
+  }
 }
 
-AlignedBytes::~AlignedBytes() { std::free(data_); }
+void reconsider_pages(std::byte* data, size_t bytes) {
+  if (huge_pages_are_slow()) want_huge(huge_page_of(data), bytes, true);
+}
+
+AlignedBytes::AlignedBytes(size_t bytes, bool zeroed) : size_(bytes) {
+  if (bytes == 0) return;
+  data_ = allocate(bytes);
+  if (!data_)
+    throw Error({Code::resource_exhausted, Lost::instance, "out of memory: " + format_bytes(bytes) + " could not be allocated",
+                 "native backend", ""});
+  want_huge(data_, bytes, !huge_pages_are_slow());
+  if (!zeroed) return;
+  if (bytes < kMappedLeast) {
+    std::memset(data_, 0, bytes);
+    return;
+  }
+  // Fresh pages are zeros: each is touched once and not written a second time.
+  touch_fresh(data_, bytes);
+  if (!populate(data_, bytes))
+    for (size_t at = 0; at < bytes; at += kSmallPage) *static_cast<volatile std::byte*>(data_ + at) = std::byte{0};
+  reconsider_pages(data_, bytes);
+}
+
+AlignedBytes::~AlignedBytes() {
+  if (size_ >= kMappedLeast)
+    ::munmap(data_, round_up(size_, kMapUnit));
+  else
+    std::free(data_);
+}
 
 std::shared_ptr<std::byte> WeightArena::take(size_t bytes) {
   const size_t at = round_up(used_, kCacheLine);

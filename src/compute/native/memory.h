@@ -1,7 +1,7 @@
 // Memory of the native backend: aligned blocks, and a pool of buffers that steps recycle.
 //
-// An AlignedBytes owns one block (64-byte aligned; large ones on 2 MiB borders with huge pages asked for, because a
-// decode step streams through all weights and would miss the TLB every 4 KiB). A BufferPool belongs to one backend and
+// An AlignedBytes owns one block (64-byte aligned; large ones are fresh pages on 2 MiB borders with huge ones asked for,
+// because a decode step streams through all weights and would miss the TLB every 4 KiB). A BufferPool belongs to one backend and
 // one thread; buffers go back to it when their handle dies, and a later step of the same shape allocates nothing.
 #pragma once
 
@@ -12,6 +12,13 @@
 #include <vector>
 
 namespace verbund::compute::native {
+
+// For the thread that is about to fill fresh memory of an AlignedBytes: touches its pages for the first time, and notices
+// when huge ones are slow to come. (A virtual machine whose host has taken free memory back gets it 4 KiB at a time: 10 ms a
+// huge page instead of 0.3.) From then on new memory is on small pages, until reconsider_pages() leaves it to the kernel to
+// join them in the background. Only bytes in the range are written, with 0. Any thread.
+void touch_fresh(std::byte* data, size_t bytes);
+void reconsider_pages(std::byte* data, size_t bytes);
 
 class AlignedBytes {
  public:
