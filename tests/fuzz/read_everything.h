@@ -29,11 +29,23 @@ inline void read_tensor(const TensorSource& source, const TensorInfo& info) {
   }
 }
 
+// The way of whole models: untranslated blocks, tile by tile. A scale that is not finite is reported there as it is here.
+inline void read_tiles(const TensorSource& source, const TensorInfo& info) {
+  StoredRows band;
+  source.read_stored(info.name, {0, info.rows()}, {0, info.cols()}, band);
+  if (info.format.coding == Coding::dense) return;
+  CodeTile tile;
+  Range part;
+  for (size_t row = 0; row < band.rows; row += kTileRows)
+    for (size_t col = 0; col < band.cols; col += part.size())
+      if (!take_tile(band, row, std::min(kTileRows, band.rows - row), col, tile, part)) return;
+}
+
 inline void read_everything(const TensorSource& source) {
   for (const TensorInfo& info : source.tensors()) {
     if (source.find(info.name) != &info) std::abort();
     try {
-      if (info.readable) read_tensor(source, info);
+      if (info.readable) read_tiles(source, info), read_tensor(source, info);
     } catch (const Error& e) {
       if (e.code() != Code::data_loss) std::abort();  // a non-finite scale is all that may be left to find
     }
