@@ -73,8 +73,8 @@ void RunOptions::declare(CLI::App& app) {
       ->check(CLI::Range(0u, kTokensMax))
       ->capture_default_str()
       ->group(how);
-  app.add_option("--kv", kv_type, "Format of keys and values: f16 or f32")
-      ->check(CLI::IsMember({"f16", "f32"}))
+  app.add_option("--kv", kv_type, "Format of keys and values: f16, q8 (half the bytes) or f32")
+      ->check(CLI::IsMember({"f16", "q8", "f32"}))
       ->capture_default_str()
       ->group(how);
 

@@ -68,11 +68,14 @@ using LoadProgress = std::function<void(uint64_t bytes_done)>;  // ascending; ca
 
 // Keys and values of every layer this rank holds, in blocks of kKvBlock positions. Block ids come from the scheduler.
 constexpr size_t kKvBlock = 32;
-enum class KvType { f16, f32 };
+enum class KvType { f16, f32, q8 };  // q8: int8 codes and an f32 scale for each position's key and value (numerics.h)
 struct KvLayout {
   size_t layers, kv_heads, head_dim, blocks;
   KvType type = KvType::f16;
-  uint64_t bytes() const { return uint64_t(layers) * kv_heads * head_dim * blocks * kKvBlock * 2 * (type == KvType::f16 ? 2 : 4); }
+  // Of one KV head in one block: keys and values, without and with their scales.
+  size_t codes_bytes() const { return 2 * kKvBlock * head_dim * (type == KvType::f16 ? 2 : type == KvType::f32 ? 4 : 1); }
+  size_t head_bytes() const { return codes_bytes() + (type == KvType::q8 ? 2 * kKvBlock * sizeof(float) : 0); }
+  uint64_t bytes() const { return uint64_t(layers) * kv_heads * blocks * head_bytes(); }
 };
 struct KvCache {
   virtual ~KvCache() = default;

@@ -44,6 +44,8 @@
 //      l is sixteen lanes: l[t] = l[t] * c, then l[j % 16] = l[j % 16] + p_j for j ascending
 //      o[d] = o[d] * c, then o[d] = fma(p_j, v_j[d], o[d]) for j ascending
 //    at the end o[d] / FOLD(l) (division).
+//    Cache type q8: a position's key and value are each stored as codes q and a scale s by point 2 with one block of D columns;
+//    then k_j[d] and v_j[d] above are f32(q), s_j = (scale * ks_j) * LANES4(...), and o[d] = fma(p_j * vs_j, v_j[d], o[d]).
 // 9. linear with bias: the finished product, then + bias.
 // 10. embed: the row of the table as formats::dequantise_row gives it: scale * (q - zero), fma(scale, q, bias), or widened.
 #pragma once

@@ -30,7 +30,8 @@ std::unique_ptr<compute::Backend> make_backend(const RunnerConfig& c) {
 compute::KvType kv_type_of(const std::string& name) {
   if (name == "f16") return compute::KvType::f16;
   if (name == "f32") return compute::KvType::f32;
-  throw Error(Code::invalid_argument, "there is no KV format '" + name + "'", {}, "f16 or f32");
+  if (name == "q8") return compute::KvType::q8;
+  throw Error(Code::invalid_argument, "there is no KV format '" + name + "'", {}, "f16, q8 or f32");
 }
 
 nlohmann::json links_json(const mesh::Mesh& mesh) {

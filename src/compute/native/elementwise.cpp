@@ -101,10 +101,8 @@ void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
   int8_t* codes = into.codes + row * into.cols;
   for (size_t b = 0; b < into.cols / block; ++b) {
     const uint32_t bits = largest_magnitude(x + b * block, block);
-    const float m = std::bit_cast<float>(bits);
-    const bool finite = bits < 0x7f800000u, live = finite && m >= 0x1p-100f;
-    const float s = live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-    const float r = live ? 127.0f / m : 0.0f;
+    const auto [s, r] = code_scale(bits);
+    const bool live = r != 0;
     into.scales[into.scale_at(row, b)] = s;
     for (size_t k = b * block; k < (b + 1) * block; k += group) {
       int32_t sum = 0;

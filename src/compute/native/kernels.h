@@ -8,8 +8,10 @@
 // Kernels may write anything into the padding except where noted.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "base/bytes.h"
 #include "compute/backend.h"
@@ -57,11 +59,12 @@ struct KvView {
   const std::byte* layer = nullptr;  // keys of block 0 of this head
   size_t block_bytes = 0;            // from a block to the next
   size_t values_at = 0;              // bytes from a block's keys to its values
+  size_t scales_at = 0;              // q8: bytes from a block's keys to its 32 key scales, then 32 value scales (f32)
   size_t head_dim = 0;
   KvType type = KvType::f16;
 };
 
-constexpr size_t kTileQueries = 4;
+constexpr size_t kTileQueries = 12;
 
 // Up to kTileQueries query vectors that read the same KV head of the same sequence.
 struct AttendTile {
@@ -71,10 +74,23 @@ struct AttendTile {
   const float* queries[kTileQueries];  // [head_dim], 64-byte aligned
   uint32_t positions[kTileQueries];    // ascending
   float* out[kTileQueries];            // [head_dim]; nothing beyond is written
-  float* scratch;                      // kTileQueries * round_up(head_dim, 16) floats, aligned
+  float* scratch;                      // attend_scratch_floats(head_dim), aligned
   float scale = 1;
   size_t window = 0;
 };
+
+inline size_t attend_scratch_floats(size_t head_dim) { return (2 * kTileQueries + 1) * round_up(head_dim, 16); }
+
+// Point 2 of numerics.h from the bits of m: s and r. A NaN's bits lie above those of infinity, and these above every number's.
+struct CodeScale {
+  float scale, factor;  // factor 0: all codes are 0
+};
+inline CodeScale code_scale(uint32_t magnitude_bits) {
+  const float m = std::bit_cast<float>(magnitude_bits);
+  const bool finite = magnitude_bits < 0x7f800000u;
+  if (finite && m >= 0x1p-100f) return {m / 127.0f, 127.0f / m};
+  return {finite ? 0.0f : std::numeric_limits<float>::quiet_NaN(), 0.0f};
+}
 
 struct HeadNorm {
   const float* weight;  // padded to 16 with zeros

@@ -167,8 +167,16 @@ void prepare_head(const float* x, size_t head_dim, const HeadNorm* norm, const H
 
 size_t element_size(KvType type) { return type == KvType::f16 ? 2 : 4; }
 
+// Element i of keys or values; for q8 the code.
 float load_kv(const std::byte* area, size_t i, KvType type) {
+  if (type == KvType::q8) return static_cast<float>(reinterpret_cast<const int8_t*>(area)[i]);
   return formats::to_f32(area + i * element_size(type), type == KvType::f16 ? formats::DType::f16 : formats::DType::f32);
+}
+
+// Scale of a position's key (or value) in a block; 1 where the cache has none.
+float kv_scale(const KvView& kv, const std::byte* block, size_t position, bool value) {
+  if (kv.type != KvType::q8) return 1;
+  return reinterpret_cast<const float*>(block + kv.scales_at)[(value ? kKvBlock : 0) + position];
 }
 
 void save_kv(std::byte* area, size_t i, KvType type, float v) {
@@ -179,7 +187,27 @@ void save_kv(std::byte* area, size_t i, KvType type, float v) {
     std::memcpy(area + i * 4, &v, 4);
 }
 
+// Codes `step` apart; returns their scale.
+float save_codes(const float* x, size_t n, int8_t* codes, size_t step) {
+  float m = 0;
+  bool finite = true;
+  for (size_t d = 0; d < n; ++d) {
+    finite = finite && std::isfinite(x[d]);
+    m = std::max(m, std::fabs(x[d]));
+  }
+  const bool live = finite && m >= 0x1p-100f;
+  const float r = live ? 127.0f / m : 0.0f;
+  for (size_t d = 0; d < n; ++d) codes[d * step] = live ? static_cast<int8_t>(std::nearbyint(x[d] * r)) : int8_t{0};
+  return live ? m / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+}
+
 void store_kv(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot) {
+  if (kv.type == KvType::q8) {
+    auto* scales = reinterpret_cast<float*>(block_keys + kv.scales_at);
+    scales[slot] = save_codes(key, kv.head_dim, reinterpret_cast<int8_t*>(block_keys) + slot, kKvBlock);
+    scales[kKvBlock + slot] = save_codes(value, kv.head_dim, reinterpret_cast<int8_t*>(block_keys + kv.values_at) + slot * kv.head_dim, 1);
+    return;
+  }
   for (size_t d = 0; d < kv.head_dim; ++d) {
     save_kv(block_keys, d * kKvBlock + slot, kv.type, key[d]);
     save_kv(block_keys + kv.values_at, slot * kv.head_dim + d, kv.type, value[d]);
@@ -189,7 +217,7 @@ void store_kv(const float* key, const float* value, std::byte* block_keys, const
 float score(const AttendTile& t, const float* q, const std::byte* keys, size_t j) {
   float a[4] = {};
   for (size_t d = 0; d < t.kv.head_dim; ++d) a[d % 4] = std::fma(q[d], load_kv(keys, d * kKvBlock + j, t.kv.type), a[d % 4]);
-  return t.scale * fold4(a);
+  return (t.scale * kv_scale(t.kv, keys, j, false)) * fold4(a);
 }
 
 void attend_one(const AttendTile& t, size_t query) {
@@ -216,7 +244,8 @@ void attend_one(const AttendTile& t, size_t query) {
     for (size_t j = begin; j < end; ++j) {
       const float p = exp_f32(s[j] - new_m);
       l[j % 16] = l[j % 16] + p;
-      for (size_t d = 0; d < head_dim; ++d) o[d] = std::fma(p, load_kv(keys + t.kv.values_at, j * head_dim + d, t.kv.type), o[d]);
+      const float weight = p * kv_scale(t.kv, keys, j, true);
+      for (size_t d = 0; d < head_dim; ++d) o[d] = std::fma(weight, load_kv(keys + t.kv.values_at, j * head_dim + d, t.kv.type), o[d]);
     }
     m = new_m;
   }

@@ -54,11 +54,11 @@ struct NativeVector : Vector {
 // [layer][block][kv head][keys, values]
 struct NativeKvCache : KvCache {
   AlignedBytes memory;
-  size_t head_bytes() const { return 2 * kKvBlock * layout.head_dim * (layout.type == KvType::f16 ? 2 : 4); }
+  size_t head_bytes() const { return layout.head_bytes(); }
   size_t block_bytes() const { return head_bytes() * layout.kv_heads; }
   KvView view(size_t layer, size_t kv_head) const {
-    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(), block_bytes(), head_bytes() / 2,
-            layout.head_dim, layout.type};
+    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(), block_bytes(),
+            layout.codes_bytes() / 2, layout.codes_bytes(), layout.head_dim, layout.type};
   }
 };
 
