@@ -1,8 +1,13 @@
 // Attention over paged KV (numerics.h point 8).
 //
-// A tile holds the queries of one segment that read the same KV head: the query heads of a group and neighbouring rows. Few
-// queries (decode) stream keys and values from the cache, converted in registers. Many (prefill) widen a block once to
-// f32 in L1 and then run register tiles of kGroup queries over it.
+// Keys lie [head_dim][32 positions], so that a lane is a position: scores need no sum across lanes, and exp runs over
+// whole registers. Values lie [32 positions][head_dim]: there a lane is a dimension of the output. Both are streamed once
+// for all queries of a tile (the query heads of a group and neighbouring rows).
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "compute/native/kernels.h"
 #include "compute/numerics.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,7 +15,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "compute/native/kv-inl.h"
+#include "compute/native/vec16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace verbund::compute::native {
@@ -19,270 +24,267 @@ namespace HWY_NAMESPACE {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-constexpr size_t kGroup = 6;         // queries in a register tile
-constexpr size_t kStreamed = 4;      // up to as many queries: no widening
-constexpr size_t kBlocksAhead = 2;   // how far prefetching of a stream runs ahead
-constexpr size_t kBlocksPerPartition = kKvPartition / kKvBlock;
+// How a cache's elements are read, and the factors of its positions (null: 1).
+struct HalfCache {
+  static constexpr size_t kSize = 2;
+  static HWY_INLINE F16x load16(const std::byte* at) { return load_f16(at); }
+  static HWY_INLINE const float* key_scales(const KvView&, const std::byte*) { return nullptr; }
+  static HWY_INLINE const float* value_scales(const KvView&, const std::byte*) { return nullptr; }
+};
+struct FloatCache {
+  static constexpr size_t kSize = 4;
+  static HWY_INLINE F16x load16(const std::byte* at) { return load_f32(at); }
+  static HWY_INLINE const float* key_scales(const KvView&, const std::byte*) { return nullptr; }
+  static HWY_INLINE const float* value_scales(const KvView&, const std::byte*) { return nullptr; }
+};
+struct ByteCache {
+  static constexpr size_t kSize = 1;
+  static HWY_INLINE F16x load16(const std::byte* at) {
+    F16x r;
+    VERBUND_PARTS(p) {
+      const hn::Rebind<int8_t, FloatTag> bytes;
+      const auto codes = hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at) + p * kLanes);
+      r.v[p] = hn::ConvertTo(FloatTag(), hn::PromoteTo(IntTag(), codes));
+    }
+    return r;
+  }
+  static HWY_INLINE const float* key_scales(const KvView& kv, const std::byte* block) {
+    return reinterpret_cast<const float*>(block + kv.scales_at);
+  }
+  static HWY_INLINE const float* value_scales(const KvView& kv, const std::byte* block) { return key_scales(kv, block) + kKvBlock; }
+};
 
-// How much of a block is in registers at once: enough sums to hide the latency of fma, few enough not to spill.
-constexpr size_t kHalves = kParts == 1 ? 2 : 1;  // groups of 16 positions
-constexpr size_t chains_at_once(size_t queries) {
-  if (kParts == 1) return queries <= 3 ? 4 : 2;
-  return queries == 1 ? 4 : queries == 2 ? 2 : 1;
-}
-constexpr size_t dimensions_at_once(size_t queries) {  // groups of 16 dimensions
-  if (kParts == 1) return 4;
-  return queries == 1 ? 4 : queries <= 3 ? 2 : 1;
-}
+// Online softmax of one query.
+struct Running {
+  float m = kMinusInfinity;
+  F16x l;
+  size_t first = 0, last = 0;  // visible positions, inclusive
+};
 
 struct BlockRange {
   size_t begin, end;  // visible positions in the block
-  bool operator==(const BlockRange&) const = default;
 };
 
-// The queries of a tile inside one partition.
-struct Work {
-  alignas(64) float scores[kTileQueries][kKvBlock];  // then weights
-  alignas(64) float m[round_up(kTileQueries, 16)];
-  alignas(64) float next_m[round_up(kTileQueries, 16)];
-  alignas(64) float c[round_up(kTileQueries, 16)];
-  size_t first[kTileQueries], last[kTileQueries];  // visible positions, inclusive
-  float* l[kTileQueries];
-  float* o[kTileQueries];
-  BlockRange range[kTileQueries];
-};
+// What is in registers at once. Eight sums or more hide the latency of fma; with AVX-512 a dozen queries share each key and
+// value that is widened, with half the registers half as wide it is four.
+constexpr size_t kQueries = kParts == 1 ? 12 : 4;
+constexpr size_t kHalves = kParts == 1 ? 2 : 1;  // groups of 16 positions
+constexpr size_t chains_at_once(size_t queries) { return queries == 1 ? 4 : queries == 2 || (kParts == 1 && queries <= 4) ? 2 : 1; }
+// Groups of 16 dimensions.
+constexpr size_t dimensions_at_once(size_t queries) { return kParts == 1 ? (queries > 6 ? 2 : 4) : kParts == 2 ? 1 : 2; }
 
-// Scores of all 32 positions of a block for N queries, unscaled. The four chains of LANES4 run some at a time, in the
-// order 0, 2, 1, 3: what is added first is finished first.
+// A sequence's KV is read once a step and lies in blocks far apart: while one block is used the next one is asked for.
+HWY_INLINE void prefetch_line(const std::byte* at) { __builtin_prefetch(at, 0, 3); }
+
+// Scores of all 32 positions of a block for N queries, unscaled. `queries` is [head_dim][N]. The four chains of LANES4 are run
+// some at a time.
 template <class Cache, size_t N>
-HWY_INLINE void block_scores(const float* const* queries, const std::byte* keys, const std::byte* ahead, size_t head_dim,
+HWY_INLINE void block_scores(const float* queries, const std::byte* keys, const std::byte* next, size_t head_dim,
                              float (*scores)[kKvBlock]) {
-  constexpr size_t kChains = chains_at_once(N);
-  constexpr size_t kOrder[4] = {0, 2, 1, 3};
+  constexpr size_t kChains = chains_at_once(N), kRowBytes = kKvBlock * Cache::kSize;
   for (size_t half = 0; half < 2; half += kHalves) {
     F16x chains[4][N][kHalves];
     for (size_t c = 0; c < 4; c += kChains) {
       F16x acc[kChains][N][kHalves];
-      _Pragma("GCC unroll 4") for (auto& chain : acc) {
-        _Pragma("GCC unroll 6") for (auto& query : chain) {
-          _Pragma("GCC unroll 2") for (F16x& sum : query) sum = zero16();
-        }
-      }
-      for (size_t d = 0; d < head_dim; d += 4) {
+      for (auto& chain : acc)
+        for (auto& query : chain)
+          for (F16x& sum : query) sum = zero16();
+      for (size_t d = c; d < head_dim; d += 4) {
         _Pragma("GCC unroll 4") for (size_t e = 0; e < kChains; ++e) {
-          const size_t at = d + kOrder[c + e];
-          if (at >= head_dim) continue;
-          const std::byte* row = keys + (at * kKvBlock + half * 16) * Cache::kSize;
-          if (ahead) __builtin_prefetch(ahead + (at * kKvBlock + half * 16) * Cache::kSize, 0, 2);
+          if (d + e >= head_dim) break;
+          if (half == 0) prefetch_line(next + (d + e) * kRowBytes);
           F16x k[kHalves];
-          _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) k[h] = Cache::load16(row + h * 16 * Cache::kSize);
-          _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
-            const F16x q = all(queries[i][at]);
+          _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) k[h] =
+              Cache::load16(keys + (d + e) * kRowBytes + (half + h) * 16 * Cache::kSize);
+          _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i) {
+            const F16x q = all(queries[(d + e) * N + i]);
             _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) acc[e][i][h] = fma(q, k[h], acc[e][i][h]);
           }
         }
       }
-      _Pragma("GCC unroll 4") for (size_t e = 0; e < kChains; ++e) {
-        _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
+      _Pragma("GCC unroll 4") for (size_t e = 0; e < kChains; ++e) _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i)
           _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h) chains[c + e][i][h] = acc[e][i][h];
-        }
-      }
     }
-    _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
-      _Pragma("GCC unroll 2") for (size_t h = 0; h < kHalves; ++h)
-        store(add(add(chains[0][i][h], chains[1][i][h]), add(chains[2][i][h], chains[3][i][h])), scores[i] + 16 * (half + h));
-    }
+    for (size_t i = 0; i < N; ++i)
+      for (size_t h = 0; h < kHalves; ++h)
+        store(add(add(chains[0][i][h], chains[2][i][h]), add(chains[1][i][h], chains[3][i][h])), scores[i] + 16 * (half + h));
   }
 }
 
-HWY_INLINE void mask(float* scores, const BlockRange& range, float with) {
-  std::fill(scores, scores + range.begin, with);
-  std::fill(scores + range.end, scores + kKvBlock, with);
+HWY_INLINE void scale_scores(float* scores, float scale, const float* key_scales) {
+  for (size_t j = 0; j < kKvBlock; j += 16) {
+    const F16x factor = key_scales ? mul(all(scale), load(key_scales + j)) : all(scale);
+    store(mul(factor, load(scores + j)), scores + j);
+  }
 }
 
-// Turns scores of queries [begin, end) into weights (0 where not visible) and updates m and l. A score that is no number
-// makes its weight and so l no number, whatever m is: m needs no test. Likewise c of the first block needs none: exp(-inf)
-// is 0, and where m stays infinite l is no number.
-HWY_INLINE void softmax_step(Work& w, size_t begin, size_t end, float scale, const BlockView& block) {
+// Turns a block's scores into weights p (0 where not visible) and returns c, the factor of what was summed before.
+HWY_INLINE float softmax_step(Running& run, float* scores, BlockRange range, bool first_block) {
   const FloatTag d;
-  F16x lo = all(scale), hi = lo;
-  if (block.key_scales) {
-    lo = mul(lo, load(block.key_scales));
-    hi = mul(hi, load(block.key_scales + 16));
+  const bool whole = range.begin == 0 && range.end == kKvBlock;
+  if (!whole) {
+    std::fill(scores, scores + range.begin, kMinusInfinity);
+    std::fill(scores + range.end, scores + kKvBlock, kMinusInfinity);
   }
-  for (size_t i = begin; i < end; ++i) {
-    float* s = w.scores[i];
-    F16x a = mul(lo, load(s)), b = mul(hi, load(s + 16));
-    store(a, s);
-    store(b, s + 16);
-    if (w.range[i] != BlockRange{0, kKvBlock}) {
-      mask(s, w.range[i], kMinusInfinity);
-      a = load(s);
-      b = load(s + 16);
-    }
-    auto largest = hn::Set(d, w.m[i]);
-    VERBUND_PARTS(p) largest = hn::Max(largest, hn::Max(a.v[p], b.v[p]));
-    w.next_m[i] = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const F16x a = load(scores), b = load(scores + 16);
+  auto largest = hn::Set(d, run.m);
+  bool numbers = run.m == run.m;
+  VERBUND_PARTS(p) {
+    largest = hn::Max(largest, hn::Max(a.v[p], b.v[p]));
+    numbers = numbers && hn::AllTrue(d, hn::And(hn::Eq(a.v[p], a.v[p]), hn::Eq(b.v[p], b.v[p])));
   }
-  for (size_t i = begin / 16 * 16; i < end; i += 16) store(exp16(sub(load(w.m + i), load(w.next_m + i))), w.c + i);
-  for (size_t i = begin; i < end; ++i) {
-    float* s = w.scores[i];
-    const F16x m = all(w.next_m[i]);
-    F16x a = exp16(sub(load(s), m)), b = exp16(sub(load(s + 16), m));
-    if (w.range[i] != BlockRange{0, kKvBlock}) {  // also where m is infinite or no number
-      store(a, s);
-      store(b, s + 16);
-      mask(s, w.range[i], 0.0f);
-      a = load(s);
-      b = load(s + 16);
-    }
-    store(add(add(mul(load(w.l[i]), all(w.c[i])), a), b), w.l[i]);
-    if (block.value_scales) {
-      a = mul(a, load(block.value_scales));
-      b = mul(b, load(block.value_scales + 16));
-    }
-    store(a, s);
-    store(b, s + 16);
-    w.m[i] = w.next_m[i];
+  const float m = numbers ? hn::GetLane(hn::MaxOfLanes(d, largest)) : std::numeric_limits<float>::quiet_NaN();
+  const float c = first_block ? 0.0f : run.m - m == 0 ? 1.0f : exp_f32_inline(run.m - m);  // exp(0) is 1
+  F16x pa = exp16(sub(a, all(m))), pb = exp16(sub(b, all(m)));
+  store(pa, scores);
+  store(pb, scores + 16);
+  if (!whole) {  // also where m is infinite or no number
+    std::fill(scores, scores + range.begin, 0.0f);
+    std::fill(scores + range.end, scores + kKvBlock, 0.0f);
+    pa = load(scores);
+    pb = load(scores + 16);
   }
+  run.l = add(add(mul(run.l, all(c)), pa), pb);
+  run.m = m;
+  return c;
 }
 
-// o = o * c + sum of w_j v_j, for N queries over the same positions and M groups of 16 dimensions from d.
+// o = o * c + sum of p_j v_j, for N queries over positions [begin, end) and M groups of 16 dimensions from d.
 template <class Cache, size_t N, size_t M>
-HWY_INLINE void add_values_at(size_t d, const BlockView& block, const std::byte* ahead, Work& w, size_t first, BlockRange range) {
+HWY_INLINE void add_values_at(size_t d, const std::byte* values, const std::byte* next, size_t head_dim, size_t padded,
+                              const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
   F16x o[N][M];
-  _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
-    _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) o[i][m] = mul(load(w.o[first + i] + d + 16 * m), all(w.c[first + i]));
-  }
-  const float* weights = w.scores[first];
+  _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i) _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) o[i][m] =
+      mul(load(out + i * padded + d + 16 * m), all(c[i]));
   for (size_t j = range.begin; j < range.end; ++j) {
-    const std::byte* row = block.values + j * block.value_row + d * Cache::kSize;
-    if (ahead) {
-      _Pragma("GCC unroll 4") for (size_t b = 0; b < M * 16 * Cache::kSize; b += 64)
-          __builtin_prefetch(ahead + j * block.value_row + d * Cache::kSize + b, 0, 2);
-    }
+    const size_t at = (j * head_dim + d) * Cache::kSize;
+    prefetch_line(next + at);
+    if constexpr (M * 16 * Cache::kSize > 64) prefetch_line(next + at + 64);
     F16x v[M];
-    _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) v[m] = Cache::load16(row + 16 * m * Cache::kSize);
-    _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
-      const F16x weight = all(weights[i * kKvBlock + j]);
+    _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) v[m] = Cache::load16(values + at + 16 * m * Cache::kSize);
+    _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i) {
+      const F16x weight = all(p[i][j]);
       _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) o[i][m] = fma(weight, v[m], o[i][m]);
     }
   }
-  _Pragma("GCC unroll 6") for (size_t i = 0; i < N; ++i) {
-    _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) store(o[i][m], w.o[first + i] + d + 16 * m);
+  _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i) _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m)
+      store(o[i][m], out + i * padded + d + 16 * m);
+}
+
+template <class Cache, size_t N>
+HWY_INLINE void add_values(const std::byte* values, const std::byte* next, size_t head_dim, size_t padded, const float (*p)[kKvBlock],
+                           const float* c, BlockRange range, float* out) {
+  constexpr size_t kDimensions = dimensions_at_once(N);
+  size_t d = 0;
+  for (; d + 16 * kDimensions <= padded; d += 16 * kDimensions)
+    add_values_at<Cache, N, kDimensions>(d, values, next, head_dim, padded, p, c, range, out);
+  for (; d < padded; d += 16) add_values_at<Cache, N, 1>(d, values, next, head_dim, padded, p, c, range, out);
+}
+
+HWY_INLINE BlockRange visible(const Running& run, size_t block) {
+  const size_t at = block * kKvBlock;
+  return {std::max(run.first, at) - at, std::min(run.last + 1, at + kKvBlock) - at};
+}
+HWY_INLINE bool sees(const Running& run, size_t block) { return run.first < (block + 1) * kKvBlock && run.last >= block * kKvBlock; }
+
+// N queries of a tile, in memory as the kernels want them.
+template <size_t N>
+struct Group {
+  Running runs[N];
+  const float* packed;  // [head_dim][N]
+  float* out;           // [N][padded]
+};
+
+// One block for all queries, each of which sees some of it. Positions that all see are done together; at the edges (causal,
+// window) the others one by one, so that a position a query must not see is never multiplied, not even by 0.
+template <class Cache, size_t N>
+HWY_INLINE void attend_block(const AttendTile& t, Group<N>& g, size_t block, const std::byte* next, size_t padded) {
+  alignas(64) float scores[N][kKvBlock];
+  float c[N];
+  BlockRange ranges[N], common{0, kKvBlock};
+  const std::byte *keys = t.kv.layer + t.blocks[block] * t.kv.block_bytes, *values = keys + t.kv.values_at;
+  block_scores<Cache, N>(g.packed, keys, next, t.kv.head_dim, scores);
+  const float *key_scales = Cache::key_scales(t.kv, keys), *value_scales = Cache::value_scales(t.kv, keys);
+  for (size_t i = 0; i < N; ++i) {
+    ranges[i] = visible(g.runs[i], block);
+    common = {std::max(common.begin, ranges[i].begin), std::min(common.end, ranges[i].end)};
+    scale_scores(scores[i], t.scale, key_scales);
+    c[i] = softmax_step(g.runs[i], scores[i], ranges[i], block == g.runs[i].first / kKvBlock);
+    if (value_scales)
+      for (size_t j = 0; j < kKvBlock; j += 16) store(mul(load(scores[i] + j), load(value_scales + j)), scores[i] + j);
+  }
+  common.end = std::max(common.begin, common.end);
+  const std::byte* next_values = next + t.kv.values_at;
+  const auto alone = [&](size_t i, float factor, BlockRange range) HWY_ATTR {
+    add_values<Cache, 1>(values, values, t.kv.head_dim, padded, scores + i, &factor, range, g.out + i * padded);
+  };
+  for (size_t i = 0; i < N; ++i) {
+    if (ranges[i].begin == common.begin) continue;
+    alone(i, c[i], {ranges[i].begin, std::min(common.begin, ranges[i].end)});
+    c[i] = 1;
+  }
+  add_values<Cache, N>(values, next_values, t.kv.head_dim, padded, scores, c, common, g.out);
+  for (size_t i = 0; i < N; ++i)
+    if (ranges[i].end > common.end) alone(i, 1, {std::max(common.end, ranges[i].begin), ranges[i].end});
+}
+
+// A block that some of the queries do not see at all.
+template <class Cache, size_t N>
+HWY_INLINE void attend_block_one_by_one(const AttendTile& t, Group<N>& g, size_t block, size_t padded) {
+  for (size_t i = 0; i < N; ++i) {
+    if (!sees(g.runs[i], block)) continue;
+    float* query = t.scratch + 2 * kTileQueries * padded;
+    for (size_t d = 0; d < t.kv.head_dim; ++d) query[d] = g.packed[d * N + i];
+    Group<1> one{{g.runs[i]}, query, g.out + i * padded};
+    attend_block<Cache, 1>(t, one, block, t.kv.layer + t.blocks[block] * t.kv.block_bytes, padded);
+    g.runs[i] = one.runs[0];
   }
 }
 
 template <class Cache, size_t N>
-HWY_INLINE void add_values(const BlockView& block, const std::byte* ahead, size_t head_dim, Work& w, size_t first) {
-  constexpr size_t kDimensions = dimensions_at_once(N);
-  const size_t padded = round_up(head_dim, 16);
-  size_t d = 0;
-  for (; d + 16 * kDimensions <= padded; d += 16 * kDimensions)
-    add_values_at<Cache, N, kDimensions>(d, block, ahead, w, first, w.range[first]);
-  for (; d < padded; d += 16) add_values_at<Cache, N, 1>(d, block, ahead, w, first, w.range[first]);
-}
-
-// Calls f(N, first) with a constant N for [begin, end) in groups of at most Largest.
-template <size_t Largest, class F>
-HWY_INLINE void for_groups(size_t begin, size_t end, F&& f) {
-  static_assert(Largest <= 6);
-  for (size_t i = begin; i < end; i += Largest) {
-    switch (std::min(Largest, end - i)) {
-      case 1: f(std::integral_constant<size_t, 1>(), i); break;
-      case 2: f(std::integral_constant<size_t, 2>(), i); break;
-      case 3: f(std::integral_constant<size_t, 3>(), i); break;
-      case 4: f(std::integral_constant<size_t, std::min<size_t>(4, Largest)>(), i); break;
-      case 5: f(std::integral_constant<size_t, std::min<size_t>(5, Largest)>(), i); break;
-      default: f(std::integral_constant<size_t, Largest>(), i); break;
-    }
+HWY_NOINLINE void attend_queries(const AttendTile& t, size_t first) {
+  const size_t padded = round_up(t.kv.head_dim, 16);
+  float* packed = t.scratch + kTileQueries * padded;
+  Group<N> g{{}, packed, t.scratch};
+  for (size_t i = 0; i < N; ++i) {
+    g.runs[i].l = zero16();
+    g.runs[i].last = t.positions[first + i];
+    g.runs[i].first = t.window == 0 || g.runs[i].last < t.window ? 0 : g.runs[i].last - t.window + 1;
+    for (size_t d = 0; d < t.kv.head_dim; ++d) packed[d * N + i] = t.queries[first + i][d];
   }
-}
-
-// One block for the queries [begin, end), all of which see some of it. At the edges (causal, window) values are added query
-// by query, so that a position a query must not see is never multiplied, not even by 0.
-template <class Cache, size_t Largest>
-void attend_block(const AttendTile& t, Work& w, size_t begin, size_t end, const BlockView& block, const BlockView* ahead) {
-  const size_t dim = t.kv.head_dim;
-  const std::byte* keys_ahead = ahead ? ahead->keys : nullptr;
-  const std::byte* values_ahead = ahead ? ahead->values : nullptr;
-  for_groups<Largest>(begin, end, [&](auto n, size_t i) {
-    block_scores<Cache, n()>(t.queries + i, block.keys, keys_ahead, dim, w.scores + i);
-  });
-  softmax_step(w, begin, end, t.scale, block);
-  for_groups<Largest>(begin, end, [&](auto n, size_t i) {
-    bool same = true;
-    for (size_t k = 1; k < n(); ++k) same = same && w.range[i + k] == w.range[i];
-    if (same)
-      add_values<Cache, n()>(block, values_ahead, dim, w, i);
+  std::fill(t.scratch, t.scratch + N * padded, 0.0f);
+  const size_t last = g.runs[N - 1].last / kKvBlock;
+  for (size_t block = g.runs[0].first / kKvBlock; block <= last; ++block) {
+    bool all_see = true;
+    for (const Running& run : g.runs) all_see = all_see && sees(run, block);
+    const std::byte* next = t.kv.layer + t.blocks[std::min(block + 1, last)] * t.kv.block_bytes;
+    if (all_see)
+      attend_block<Cache, N>(t, g, block, next, padded);
     else
-      for (size_t k = 0; k < n(); ++k) add_values<Cache, 1>(block, nullptr, dim, w, i + k);
-  });
-}
-
-// Blocks [first_block, end_block) of one partition.
-template <class Cache>
-HWY_INLINE void attend_blocks(const AttendTile& t, Work& w, size_t first_block, size_t end_block, float* widened) {
-  for (size_t b = first_block; b < end_block; ++b) {
-    const size_t at = b * kKvBlock;
-    size_t begin = 0, end = t.count;
-    while (begin < end && w.last[begin] < at) ++begin;
-    while (end > begin && w.first[end - 1] >= at + kKvBlock) --end;
-    if (begin == end) continue;
-    for (size_t i = begin; i < end; ++i)
-      w.range[i] = {std::max(w.first[i], at) - at, std::min(w.last[i] + 1, at + kKvBlock) - at};
-    const BlockView block = stored_block<Cache>(t.kv, t.blocks[b]);
-    if (t.count <= kStreamed) {
-      const BlockView ahead = stored_block<Cache>(t.kv, t.blocks[std::min(b + kBlocksAhead, end_block - 1)]);
-      attend_block<Cache, kStreamed>(t, w, begin, end, block, &ahead);
-    } else {
-      attend_block<FloatCache, kGroup>(t, w, begin, end, widened_block<Cache>(block, t.kv.head_dim, widened), nullptr);
-    }
+      attend_block_one_by_one<Cache, N>(t, g, block, padded);
+  }
+  for (size_t i = 0; i < N; ++i) {
+    const F16x sum = all(fold16(g.runs[i].l));
+    float* o = t.scratch + i * padded;
+    for (size_t d = 0; d < padded; d += 16) store(div(load(o + d), sum), o + d);
+    std::copy(o, o + t.kv.head_dim, t.out[first + i]);
   }
 }
 
-HWY_INLINE void merge(float* state, const float* part, size_t padded) {
-  const float m = std::max(state[0], part[0]);
-  const F16x a = all(exp_f32_inline(state[0] - m)), b = all(exp_f32_inline(part[0] - m));
-  state[0] = m;
-  for (size_t i = kStateSums; i < kStateOut + padded; i += 16)
-    store(fma(load(state + i), a, mul(load(part + i), b)), state + i);
-}
-
+// The tile's queries in groups of the sizes that are compiled, largest first.
 template <class Cache>
 HWY_INLINE void attend_with(const AttendTile& t) {
-  const size_t padded = round_up(t.kv.head_dim, 16), state_floats = attend_state_floats(t.kv.head_dim);
-  float* parts = t.scratch + 2 * kKvBlock * padded;  // behind a widened block
-  Work w;
-  std::fill(std::begin(w.m), std::end(w.m), 0.0f);
-  std::fill(std::begin(w.next_m), std::end(w.next_m), 0.0f);
-  for (size_t i = 0; i < t.count; ++i) {
-    w.last[i] = t.positions[i];
-    w.first[i] = first_visible(t.positions[i], t.window);
+  static_assert(kTileQueries % kQueries == 0);
+  size_t i = 0;
+  if constexpr (kQueries == 12) {
+    for (; i + 12 <= t.count; i += 12) attend_queries<Cache, 12>(t, i);
+    for (; i + 8 <= t.count; i += 8) attend_queries<Cache, 8>(t, i);
+    for (; i + 6 <= t.count; i += 6) attend_queries<Cache, 6>(t, i);
   }
-  for (size_t p = t.partitions.begin; p < t.partitions.end; ++p) {
-    const auto sees = [&](size_t i) { return w.first[i] / kKvPartition <= p && w.last[i] / kKvPartition >= p; };
-    const auto state_of = [&](size_t i) {
-      return p == std::max<size_t>(t.partitions.begin, w.first[i] / kKvPartition) ? t.states[i] : parts + i * state_floats;
-    };
-    for (size_t i = 0; i < t.count; ++i) {
-      if (!sees(i)) continue;
-      float* state = state_of(i);
-      w.m[i] = kMinusInfinity;
-      w.l[i] = state + kStateSums;
-      w.o[i] = state + kStateOut;
-      std::fill(w.l[i], w.o[i] + padded, 0.0f);
-    }
-    const size_t first_block = std::max(w.first[0] / kKvBlock, p * kBlocksPerPartition);
-    const size_t end_block = std::min(w.last[t.count - 1] / kKvBlock + 1, (p + 1) * kBlocksPerPartition);
-    attend_blocks<Cache>(t, w, first_block, end_block, t.scratch);
-    for (size_t i = 0; i < t.count; ++i) {
-      if (!sees(i)) continue;
-      float* state = state_of(i);
-      state[0] = w.m[i];
-      if (state != t.states[i]) merge(t.states[i], state, padded);
-    }
-  }
+  for (; i + 4 <= t.count; i += 4) attend_queries<Cache, 4>(t, i);
+  for (; i + 3 <= t.count; i += 3) attend_queries<Cache, 3>(t, i);
+  for (; i + 2 <= t.count; i += 2) attend_queries<Cache, 2>(t, i);
+  for (; i < t.count; ++i) attend_queries<Cache, 1>(t, i);
 }
 
 void attend(const AttendTile& tile) {
@@ -293,13 +295,67 @@ void attend(const AttendTile& tile) {
   }
 }
 
-void finish_attend(float* const* states, size_t count, size_t head_dim, float* out) {
-  const size_t padded = round_up(head_dim, 16);
-  for (size_t i = 1; i < count; ++i) merge(states[0], states[i], padded);
-  const F16x sum = all(fold16(load(states[0] + kStateSums)));
-  float* o = states[0] + kStateOut;
-  for (size_t d = 0; d < padded; d += 16) store(div(load(o + d), sum), o + d);
-  std::copy(o, o + head_dim, out);
+HWY_INLINE void to_half(const float* from, size_t n, uint16_t* to) {
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  alignas(64) float in[16];
+  alignas(64) uint16_t out[16];
+  for (size_t i = 0; i < n; i += 16) {
+    const size_t count = std::min<size_t>(16, n - i);
+    std::fill(std::copy(from + i, from + i + count, in), in + 16, 0.0f);
+    VERBUND_PARTS(p)
+    hn::StoreU(hn::DemoteTo(half, hn::Load(FloatTag(), in + p * kLanes)), half, reinterpret_cast<hwy::float16_t*>(out) + p * kLanes);
+    std::copy(out, out + count, to + i);
+  }
+}
+
+// Codes and scale of one position's vector, numerics.h point 2 with one block of head_dim; codes `step` apart.
+HWY_INLINE float to_codes(const float* from, size_t n, int8_t* to, size_t step) {
+  const IntTag d;
+  alignas(64) float in[16];
+  alignas(64) int32_t out[16];
+  auto largest = hn::Zero(d);
+  for (size_t i = 0; i < n; i += 16) {
+    std::fill(std::copy(from + i, from + std::min(i + 16, n), in), in + 16, 0.0f);
+    VERBUND_PARTS(p)
+    largest = hn::Max(largest, hn::And(hn::BitCast(d, hn::Load(FloatTag(), in + p * kLanes)), hn::Set(d, 0x7fffffff)));
+  }
+  const CodeScale scale = code_scale(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest))));
+  for (size_t i = 0; i < n; i += 16) {
+    const size_t count = std::min<size_t>(16, n - i);
+    if (scale.factor == 0) {
+      for (size_t k = 0; k < count; ++k) to[(i + k) * step] = 0;
+      continue;
+    }
+    std::fill(std::copy(from + i, from + i + count, in), in + 16, 0.0f);
+    VERBUND_PARTS(p)
+    hn::Store(hn::NearestInt(hn::Mul(hn::Load(FloatTag(), in + p * kLanes), hn::Set(FloatTag(), scale.factor))), d, out + p * kLanes);
+    for (size_t k = 0; k < count; ++k) to[(i + k) * step] = static_cast<int8_t>(out[k]);
+  }
+  return scale.scale;
+}
+
+void store_kv(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot) {
+  const size_t n = kv.head_dim;
+  if (kv.type == KvType::q8) {
+    auto* scales = reinterpret_cast<float*>(block_keys + kv.scales_at);
+    scales[slot] = to_codes(key, n, reinterpret_cast<int8_t*>(block_keys) + slot, kKvBlock);
+    scales[kKvBlock + slot] = to_codes(value, n, reinterpret_cast<int8_t*>(block_keys + kv.values_at) + slot * n, 1);
+    return;
+  }
+  if (kv.type == KvType::f32) {
+    auto* keys = reinterpret_cast<float*>(block_keys);
+    for (size_t d = 0; d < n; ++d) keys[d * kKvBlock + slot] = key[d];
+    std::copy(value, value + n, reinterpret_cast<float*>(block_keys + kv.values_at) + slot * n);
+    return;
+  }
+  auto* keys = reinterpret_cast<uint16_t*>(block_keys);
+  for (size_t d = 0; d < n; d += 16) {
+    alignas(64) uint16_t part[16];
+    const size_t count = std::min<size_t>(16, n - d);
+    to_half(key + d, count, part);
+    for (size_t i = 0; i < count; ++i) keys[(d + i) * kKvBlock + slot] = part[i];
+  }
+  to_half(value, n, reinterpret_cast<uint16_t*>(block_keys + kv.values_at) + slot * n);
 }
 
 #endif  // VERBUND_SIMD
@@ -314,7 +370,6 @@ namespace verbund::compute::native {
 
 void fill_attention(Kernels& kernels, Isa isa) {
   kernels.attend = VERBUND_PICK(isa, attend);
-  kernels.finish_attend = VERBUND_PICK(isa, finish_attend);
   kernels.store_kv = VERBUND_PICK(isa, store_kv);
 }
 
