@@ -172,12 +172,13 @@ HWY_NOINLINE void tile(const Piece& w, const std::byte* block, const std::byte* 
 // Codes of one block as bytes, [k / 4][16 outputs][4].
 template <class C>
 HWY_INLINE void unpack_codes(const Piece& w, const std::byte* block, std::byte* to) {
-  for (size_t span = 0; span < w.cols / kSpan; ++span) {
+  const size_t spans = w.cols / kSpan, share = w.block_bytes / spans;  // of all areas of the block
+  for (size_t span = 0; span < spans; ++span) {
+    prefetch_stream(block + span * share, share);
     Reg codes[8];
     C::read(block + span * C::kSpanBytes, 0, codes);
     _Pragma("GCC unroll 8") for (size_t v = 0; v < 8; ++v)
         hn::Store(codes[v], ByteTag(), reinterpret_cast<uint8_t*>(to) + span * kSpan * kBlockRows + v * 64);
-    __builtin_prefetch(block + span * C::kSpanBytes + 4096, 0, 2);
   }
 }
 

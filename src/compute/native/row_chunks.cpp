@@ -8,14 +8,15 @@
 namespace verbund::compute::native {
 namespace {
 
-// Fewer rows than this are faster as vectors: a tile costs the same for one row as for sixteen.
-constexpr size_t kTileRowsLeast = 7;
+// A block's codes are unpacked once for all its tiles, and a tile costs the same for one row as for sixteen: a few rows alone,
+// and what few are left over, are faster as vectors (measured at 8, 16 and 32 rows).
+constexpr size_t kTiledLeast = 24, kLastTileLeast = 8;
 
 // Rows of `rows` (from a block border) that go through tiles; the rest goes through vectors.
 size_t tiled_rows(const Kernels& kernels, Range rows) {
-  if (!kernels.product_tiles) return 0;
+  if (!kernels.product_tiles || rows.size() < kTiledLeast) return 0;
   const size_t whole = rows.size() / kRowBlock * kRowBlock;
-  return rows.size() - whole >= kTileRowsLeast ? rows.size() : whole;
+  return rows.size() - whole >= kLastTileLeast ? rows.size() : whole;
 }
 
 }  // namespace
