@@ -49,7 +49,7 @@ TEST_P(Fused, GivesTheBitsOfTheSingleOperations) {
   const Block& b = GetParam();
   const auto truth = make_native_backend("scalar", 1);
   const Loaded slow = load(*truth);
-  for (const size_t rows : {1u, 15u, 16u, 31u, 33u, 64u, 65u, 100u, 197u, 300u}) {
+  for (const size_t rows : {1u, 15u, 16u, 33u, 65u, 300u}) {
     const std::vector<float> x = random_values(rows * b.hidden, 6 + rows);
     const Tensor in = truth->from_host(rows, b.hidden, x);
     const Tensor normed = truth->rms_norm(in, *slow.norm, 1e-5f);
@@ -57,7 +57,7 @@ TEST_P(Fused, GivesTheBitsOfTheSingleOperations) {
     const std::vector<float> want_pair = host(*truth, pair);
     const std::vector<float> want = reduced(*truth, truth->linear_partial(truth->gated(pair, Activation::silu), *slow.down));
     for (const std::string& isa : native_isas()) {
-      for (const unsigned threads : {1u, 2u, 3u}) {
+      for (const unsigned threads : {1u, 3u}) {
         const auto backend = make_native_backend(isa, threads);
         const Loaded fast = load(*backend);
         const Tensor h = backend->from_host(rows, b.hidden, x);

@@ -85,6 +85,7 @@ class NativeBackend : public Backend {
   const Kernels& kernels_;
   ThreadPool threads_;
   WeightArena arena_;
+  PageJoiner pages_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
 };
 

@@ -186,6 +186,7 @@ std::vector<std::unique_ptr<Weight>> NativeBackend::load_all(const formats::Tens
   }
   const std::shared_ptr<std::byte> memory = arena_.take(total);
   Loader(source, plans, memory.get()).run(threads_, progress);
+  pages_.join_later(memory, total);
   std::vector<std::unique_ptr<Weight>> weights;
   uint64_t at = 0;
   for (size_t i = 0; i < plans.size(); at += plans[i++].bytes)

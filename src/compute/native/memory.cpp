@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -133,6 +134,29 @@ std::shared_ptr<std::byte> WeightArena::take(size_t bytes) {
   }
   used_ = at + bytes;
   return {block_, block_->data() + at};
+}
+
+PageJoiner::~PageJoiner() { stop(); }
+
+void PageJoiner::stop() {
+  stopping_ = true;
+  if (thread_.joinable()) thread_.join();
+  stopping_ = false;
+}
+
+void PageJoiner::join_later(std::shared_ptr<std::byte> memory, size_t bytes) {
+#ifdef __linux__
+  if (!huge_pages_are_slow() || bytes < 2 * kHugePage) return;
+  stop();
+  thread_ = std::thread([this, memory = std::move(memory), bytes] {
+    constexpr int kCollapse = 25;  // MADV_COLLAPSE, newer than the headers we may be built with
+    std::byte* const end = memory.get() + bytes;
+    for (std::byte* page = huge_page_of(memory.get() + kHugePage - 1); page + kHugePage <= end && !stopping_; page += kHugePage) {
+      madvise(page, kHugePage, MADV_HUGEPAGE);
+      if (madvise(page, kHugePage, kCollapse) != 0 && errno == EINVAL) return;
+    }
+  });
+#endif
 }
 
 BufferPool::Buffer BufferPool::take(size_t bytes) {
