@@ -18,7 +18,7 @@ help:
 	@echo "make run         build everything and ask the demo model a question on $(NODES) local nodes"
 	@echo "make test        build and run the tests that take minutes"
 	@echo "make test-full   also the full matrices, the sanitizers and the fuzzers (about an hour)"
-	@echo "make bench       build and run the benchmarks"
+	@echo "make bench       the roofs of this machine, and every goal of speed next to its peer (about 15 minutes the first time)"
 	@echo "make asan|tsan   unit tests under address+undefined / thread sanitizer"
 	@echo "make format      clang-format over src, tests and bench"
 	@echo "make clean       remove the build folders (.deps and the model stay)"
@@ -77,7 +77,9 @@ fuzz:
 	@scripts/fuzz 60
 
 bench: setup build model
-	@for program in build/bench_*; do echo "== $$program"; "$$program" || exit 1; done
+	@bench/peers/setup
+	@build/bench_roof
+	@bench/goals
 
 setup:
 	@scripts/setup

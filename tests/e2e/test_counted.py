@@ -58,6 +58,11 @@ def test_layers_are_kept():
     assert first["kv_bytes"] / second["kv_bytes"] == pytest.approx(2, rel=0.01)
 
 
+def test_q8_halves_the_cache(one):
+    half = run_json(*ASK, "--local", 1, "--kv", "q8")["ranks"][0]
+    assert half["kv_bytes"] / one["kv_bytes"] == pytest.approx((64 + 4) / 128, rel=0.01)  # 64 codes and a scale for 64 halves
+
+
 def test_kv_grows_with_the_context(one):
     double = run_json(*ASK, "--local", 1, "--context", 4096)["ranks"][0]
     assert double["kv_bytes"] / one["kv_bytes"] == pytest.approx(2, rel=0.05)

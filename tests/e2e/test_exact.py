@@ -88,6 +88,15 @@ def test_instruction_sets(isa, nodes, short_answer):
     assert ask("smollm2", SHORT, 8, "--local", nodes, "--isa", isa) == short_answer
 
 
+@pytest.mark.parametrize("kv", ["q8", "f32"])
+def test_kv_formats(kv, long_answer):
+    """Each format has its own bits, and they are the same however the model is cut, chunked and computed."""
+    expected = ask("smollm2", LONG, 4, "--local", 1, "--kv", kv)
+    assert expected[0] != long_answer[0]
+    for flags in (["--local", 3, "--prefill-chunk", 100], ["--local", 2, "--stages", 2, "--isa", "avx2", "--threads", 2]):
+        assert ask("smollm2", LONG, 4, *flags, "--kv", kv) == expected, flags
+
+
 # --- tiny models of every family and format ------------------------------------------------------------------------------
 
 TINY_PROMPT = LONG[:170]  # mostly one token a byte; two and a half blocks of 64

@@ -18,8 +18,7 @@ bool sliceable(const PackedWeight& gate_up) {
 }
 
 void normalise(const Kernels& kernels, const FloatTensor& x, Range rows, const float* weight, float eps, float* to) {
-  for (size_t r = rows.begin; r < rows.end; ++r)
-    kernels.rms_norm_row(x.row(r), weight, eps, x.cols, to + (r - rows.begin) * x.stride());
+  for (size_t r = rows.begin; r < rows.end; ++r) kernels.rms_norm_row(x.row(r), weight, eps, x.cols, to + (r - rows.begin) * x.stride());
 }
 
 // act(gate) * up of a chunk, in slices that stay in L1.

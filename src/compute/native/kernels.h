@@ -31,7 +31,9 @@ struct QuantisedRows {
   size_t cols, activation_block, group;
   int zero;
 
-  size_t scale_at(size_t row, size_t block) const { return (row / kRowBlock * (cols / activation_block) + block) * kRowBlock + row % kRowBlock; }
+  size_t scale_at(size_t row, size_t block) const {
+    return (row / kRowBlock * (cols / activation_block) + block) * kRowBlock + row % kRowBlock;
+  }
   size_t group_at(size_t row, size_t g) const { return (row / kRowBlock * (cols / group) + g) * kRowBlock + row % kRowBlock; }
 };
 

@@ -55,7 +55,8 @@ template <size_t R>
 HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts],
                           F16x* acc) {
   const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
-  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(mul(scale, all(x.scales[b * kRowBlock + r])), to_floats(d[r]), acc[r]);
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] =
+      fma(mul(scale, all(x.scales[b * kRowBlock + r])), to_floats(d[r]), acc[r]);
   if (!w.biased) return;
   const F16x bias = load_scales(block + w.biases_at, w.scale_type, g);
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = fma(bias, all(x.bias_factors[g * kRowBlock + r]), acc[r]);

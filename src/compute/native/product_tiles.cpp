@@ -107,9 +107,7 @@ HWY_INLINE void add_group(const Piece& w, const std::byte* block, const RowBlock
   _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = fma(bias, all(factors[r]), acc[r]);
 }
 
-HWY_INLINE void clear(F16x* acc) {
-  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = zero16();
-}
+HWY_INLINE void clear(F16x* acc) { _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = zero16(); }
 
 // The `rows` rows of a tile that exist, as values or as one unit's sums.
 HWY_INLINE void put(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {

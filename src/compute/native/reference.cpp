@@ -260,8 +260,8 @@ void attend(const AttendTile& tile) {
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels kernels{product_quantised, nullptr, product_dense, quantise_row, rms_norm_row, gated_row,
-                               add_reduced_row,   prepare_head,  store_kv,     attend};
+  static const Kernels kernels{product_quantised, nullptr,         product_dense, quantise_row, rms_norm_row,
+                               gated_row,         add_reduced_row, prepare_head,  store_kv,     attend};
   return kernels;
 }
 

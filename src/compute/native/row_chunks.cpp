@@ -86,8 +86,7 @@ const QuantisedRows& ChunkInput::quantised(const Piece& piece) {
   // More forms than places (no file has that many) share the last one.
   const size_t form = std::min(forms_, ChunkScratch::kCodes - 1);
   forms_ = form + 1;
-  std::byte* memory =
-      ChunkScratch::mine().take(ChunkScratch::codes + number_ * ChunkScratch::kCodes + form, quantised_bytes(rows_, piece));
+  std::byte* memory = ChunkScratch::mine().take(ChunkScratch::codes + number_ * ChunkScratch::kCodes + form, quantised_bytes(rows_, piece));
   quantised_[form] = quantised_in(memory, rows_, piece);
   clear_last_block(quantised_[form], rows_);
   for (size_t r = 0; r < rows_; ++r) kernels_.quantise_row(values_ + r * stride_, quantised_[form], r);

@@ -57,8 +57,12 @@ struct NativeKvCache : KvCache {
   size_t head_bytes() const { return layout.head_bytes(); }
   size_t block_bytes() const { return head_bytes() * layout.kv_heads; }
   KvView view(size_t layer, size_t kv_head) const {
-    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(), block_bytes(),
-            layout.codes_bytes() / 2, layout.codes_bytes(), layout.head_dim, layout.type};
+    return {memory.data() + layer * layout.blocks * block_bytes() + kv_head * head_bytes(),
+            block_bytes(),
+            layout.codes_bytes() / 2,
+            layout.codes_bytes(),
+            layout.head_dim,
+            layout.type};
   }
 };
 
