@@ -1,6 +1,7 @@
 #include "engine/answer.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace verbund::engine {
 
@@ -11,6 +12,13 @@ Answer::Answer(const Request& request, bool hash_logits, std::shared_ptr<const t
 
 void Answer::hash(std::span<const float> logits) {
   if (hash_) hash_->update(std::as_bytes(logits));
+}
+
+void Answer::score(std::span<const float> logits, int32_t token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  prompt_logprobs_.push_back(logits[static_cast<size_t>(token)] - largest - std::log(sum));
 }
 
 std::string Answer::push(int32_t token) {
@@ -34,6 +42,7 @@ nlohmann::json Answer::figures(const Usage& usage) {
                    {"preemptions", usage.preemptions}};
   j["prefill_s"] = tokens_ > 0 ? seconds(begun_, first_) : 0.0;
   j["decode_s"] = tokens_ > 1 ? seconds(first_, last_) : 0.0;
+  if (!prompt_logprobs_.empty()) j["prompt_logprobs"] = prompt_logprobs_;
   if (hash_) j["logits_sha256"] = hash_->hex();
   return j;
 }

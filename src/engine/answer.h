@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/sha256.h"
 #include "engine/scheduler.h"
@@ -19,6 +20,8 @@ class Answer {
   Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer);
 
   void hash(std::span<const float> logits);
+  // The token at the next prompt position, which these logits speak of.
+  void score(std::span<const float> logits, int32_t token);
   // Text that is certain after this token. End tokens add none.
   std::string push(int32_t token);
   bool stopped() const { return stop_.stopped(); }
@@ -33,6 +36,7 @@ class Answer {
   text::Detokenizer detokenizer_;
   StopMatcher stop_;
   std::optional<Sha256> hash_;
+  std::vector<double> prompt_logprobs_;
   Clock::time_point begun_ = Clock::now(), first_, last_;
   uint32_t tokens_ = 0;
 };

@@ -81,9 +81,12 @@ void Leader::step(const StepPlan& plan) {
     // A value left the range of the fixed-point sums. The rows are named by the backend, not by request: with several
     // requests in the step all of them end, because none of the step's results may be used.
     scheduler_.abandon(plan);
-    for (const PlanSegment& s : plan.segments) {
-      scheduler_.finish(s.request, FinishReason::error);
-      fail_request(s.request, e);
+    std::vector<uint64_t> lost = executor_.failed_requests();  // of earlier steps, if a later stage told late
+    for (const PlanSegment& s : plan.segments) lost.push_back(s.request);
+    for (const uint64_t id : lost) {
+      if (!answers_.contains(id)) continue;
+      scheduler_.finish(id, FinishReason::error);
+      fail_request(id, e);
     }
     return;
   }
@@ -92,6 +95,13 @@ void Leader::step(const StepPlan& plan) {
     for (uint32_t i = 0; i < s.sample_rows; ++i) {
       const Sequence* sequence = scheduler_.find(s.request);
       const std::span<const float> row(logits->data() + sampled.size() * vocabulary_, vocabulary_);
+      const std::vector<int32_t>& prompt = sequence->request.prompt;
+      const size_t next = s.first_position + s.tokens.size() - s.sample_rows + i + 1;  // the position these logits speak of
+      if (next < sequence->tokens.size()) {
+        if (next < prompt.size()) answers_.at(s.request)->score(row, prompt[next]);
+        sampled.push_back(sequence->tokens[next]);
+        continue;
+      }
       answers_.at(s.request)->hash(row);
       sampled.push_back(sampler_.sample(row, sequence->request.params, sequence->history, sequence->tokens.size()));
     }

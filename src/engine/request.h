@@ -54,6 +54,9 @@ struct Request {
   std::vector<int32_t> eos;
   bool ignore_eos = false;        // end tokens are ordinary tokens
   std::vector<std::string> stop;  // applied to text by whoever detokenises (stop_strings.h)
+  // Report how likely each token of the prompt after the first was, given those before it (finish figures: prompt_logprobs).
+  // All of it is computed: blocks that other requests have left are not used.
+  bool score_prompt = false;
   int32_t priority = 0;           // higher goes first and is preempted last; equals go by arrival
 
   // Throws invalid_argument naming the field. `vocabulary`: ids below it exist.

@@ -24,6 +24,7 @@ nlohmann::json to_json(const Request& r) {
                    {"eos", r.eos},
                    {"ignore_eos", r.ignore_eos},
                    {"stop", r.stop},
+                   {"score_prompt", r.score_prompt},
                    {"priority", r.priority}};
   if (p.seed) j["seed"] = *p.seed;
   return j;
@@ -49,6 +50,7 @@ Request request_from_json(const nlohmann::json& j) {
     j.at("eos").get_to(r.eos);
     j.at("ignore_eos").get_to(r.ignore_eos);
     j.at("stop").get_to(r.stop);
+    j.at("score_prompt").get_to(r.score_prompt);
     j.at("priority").get_to(r.priority);
     if (j.contains("seed")) p.seed = j.at("seed").get<uint64_t>();
   } catch (const nlohmann::json::exception& e) {

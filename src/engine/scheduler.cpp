@@ -167,7 +167,8 @@ void Scheduler::admit() {
 
 bool Scheduler::try_admit(State& state) {
   const std::span<const int32_t> tokens = state.sequence.tokens;
-  const BlockManager::Prefix prefix = kv_.find_prefix(tokens, (tokens.size() - 1) / kKvBlock);  // one token is always computed
+  const size_t reusable = state.sequence.request.score_prompt ? 0 : (tokens.size() - 1) / kKvBlock;  // one token is always computed
+  const BlockManager::Prefix prefix = kv_.find_prefix(tokens, reusable);
   const size_t need = ceil_div(tokens.size(), kKvBlock) - prefix.blocks.size();
   // One block of reserve for each running sequence: it lasts kKvBlock steps, so that what is admitted is not preempted at once.
   const size_t reserve = running_.size();
@@ -223,7 +224,9 @@ void Scheduler::add_segment(StepPlan& plan, State& state, size_t rows) {
   PlanSegment& segment = plan.segments.emplace_back();
   segment.request = state.sequence.request.id;
   segment.first_position = static_cast<uint32_t>(state.computed);
-  segment.sample_rows = end == tokens.size() ? 1 : 0;
+  // Every row of a scored prompt says something about the token after it.
+  const bool scored = state.sequence.request.score_prompt && state.computed < state.sequence.request.prompt.size();
+  segment.sample_rows = scored ? static_cast<uint32_t>(rows) : end == tokens.size() ? 1 : 0;
   segment.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(state.computed), tokens.begin() + static_cast<ptrdiff_t>(end));
   segment.blocks.assign(state.blocks.begin(), state.blocks.begin() + static_cast<ptrdiff_t>(ceil_div(end, kKvBlock)));
   state.planned = rows;
@@ -240,10 +243,11 @@ std::vector<Event> Scheduler::commit(const StepPlan& plan, std::span<const int32
   rows_ += plan.rows();
   size_t taken = 0;
   for (const PlanSegment& segment : plan.segments) {
-    const auto token = segment.sample_rows > 0 ? std::optional(sampled[taken]) : std::nullopt;
     taken += segment.sample_rows;
     State& state = *states_.at(segment.request);
     const size_t rows = std::exchange(state.planned, 0);
+    const bool sampled_next = segment.sample_rows > 0 && state.computed + rows == state.sequence.tokens.size();
+    const auto token = sampled_next ? std::optional(sampled[taken - 1]) : std::nullopt;
     advance(state, rows);
     if (state.ending)
       retire(state, *state.ending);

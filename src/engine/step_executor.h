@@ -5,12 +5,19 @@
 // (its columns of the logits); where it has nothing to say the frame is the step's number. So a rank that left something
 // out is found by a frame that is not the expected one instead of by a timeout. Rank 0 reads the step numbers of later
 // stages late, so that the stages of a pipeline may work on different prefill chunks at once.
+//
+// A request's error (a value outside the fixed-point range) is met by all ranks of one stage at the same place. They end the
+// step with their frames all the same, which then say so: later stages pass it on, and rank 0 throws it, in this step or, if
+// the step wanted no logits, before the results of a later one are used.
 #pragma once
 
 #include <chrono>
 #include <deque>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/trace.h"
 #include "engine/runner_config.h"
 #include "engine/step_plan.h"
@@ -35,12 +42,15 @@ class StepExecutor {
   explicit StepExecutor(const Parts& parts);
 
   // Rank 0: logits [plan.sampled_rows(), vocabulary] in plan order; other ranks: empty. Valid until the next call.
+  // Throws Lost::request when no result of this step may be used; failed_requests() has those of earlier steps that must end too.
   const std::vector<float>& run(const StepPlan& plan);
+  std::vector<uint64_t> failed_requests() { return std::exchange(failed_requests_, {}); }
 
  private:
   void flatten(const StepPlan& plan);
+  void compute(const StepPlan& plan);
   void receive_hidden(size_t rows);
-  void send_or_mark(std::span<const float> values, size_t to, const StepPlan& plan);
+  void send_or_mark(std::vector<float>& values, size_t count, size_t to, const StepPlan& plan);
   void collect(const StepPlan& plan);  // rank 0
   void take_marks(size_t rank);
   bool sends_logits(const model::RankShard& shard) const {
@@ -54,7 +64,13 @@ class StepExecutor {
   std::vector<uint32_t> sampled_rows_;
   std::vector<float> hidden_, logits_, piece_;
   model::Decoder::StepOutput output_;
-  std::vector<std::deque<uint64_t>> owed_;  // rank 0: step numbers that each rank has yet to send
+  std::optional<Error> failed_;  // this step's request error
+  struct OwedMark {
+    uint64_t sequence;
+    std::vector<uint64_t> requests;
+  };
+  std::vector<std::deque<OwedMark>> owed_;  // rank 0: steps whose end each rank has yet to report
+  std::vector<uint64_t> failed_requests_;
 };
 
 }  // namespace verbund::engine
