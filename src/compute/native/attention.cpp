@@ -111,42 +111,43 @@ HWY_INLINE void block_scores(const float* queries, const std::byte* keys, const 
   }
 }
 
-HWY_INLINE void scale_scores(float* scores, float scale, const float* key_scales) {
-  for (size_t j = 0; j < kKvBlock; j += 16) {
-    const F16x factor = key_scales ? mul(all(scale), load(key_scales + j)) : all(scale);
-    store(mul(factor, load(scores + j)), scores + j);
-  }
-}
-
-// Turns a block's scores into weights p (0 where not visible) and returns c, the factor of what was summed before.
-HWY_INLINE float softmax_step(Running& run, float* scores, BlockRange range, bool first_block) {
+// Scales a block's scores, hides what is not visible and returns the new maximum of the query.
+HWY_INLINE float new_maximum(const Running& run, float* scores, float scale, const float* key_scales, BlockRange range) {
   const FloatTag d;
-  const bool whole = range.begin == 0 && range.end == kKvBlock;
-  if (!whole) {
+  F16x s[2];
+  for (size_t h = 0; h < 2; ++h) {
+    const F16x factor = key_scales ? mul(all(scale), load(key_scales + 16 * h)) : all(scale);
+    s[h] = mul(factor, load(scores + 16 * h));
+    store(s[h], scores + 16 * h);
+  }
+  if (range.begin > 0 || range.end < kKvBlock) {
     std::fill(scores, scores + range.begin, kMinusInfinity);
     std::fill(scores + range.end, scores + kKvBlock, kMinusInfinity);
+    s[0] = load(scores);
+    s[1] = load(scores + 16);
   }
-  const F16x a = load(scores), b = load(scores + 16);
   auto largest = hn::Set(d, run.m);
   bool numbers = run.m == run.m;
   VERBUND_PARTS(p) {
-    largest = hn::Max(largest, hn::Max(a.v[p], b.v[p]));
-    numbers = numbers && hn::AllTrue(d, hn::And(hn::Eq(a.v[p], a.v[p]), hn::Eq(b.v[p], b.v[p])));
+    largest = hn::Max(largest, hn::Max(s[0].v[p], s[1].v[p]));
+    numbers = numbers && hn::AllTrue(d, hn::And(hn::Eq(s[0].v[p], s[0].v[p]), hn::Eq(s[1].v[p], s[1].v[p])));
   }
-  const float m = numbers ? hn::GetLane(hn::MaxOfLanes(d, largest)) : std::numeric_limits<float>::quiet_NaN();
-  const float c = first_block ? 0.0f : run.m - m == 0 ? 1.0f : exp_f32_inline(run.m - m);  // exp(0) is 1
-  F16x pa = exp16(sub(a, all(m))), pb = exp16(sub(b, all(m)));
-  store(pa, scores);
-  store(pb, scores + 16);
-  if (!whole) {  // also where m is infinite or no number
+  return numbers ? hn::GetLane(hn::MaxOfLanes(d, largest)) : std::numeric_limits<float>::quiet_NaN();
+}
+
+// Turns scores into weights p (0 where not visible, also where m is infinite or no number) and adds them up.
+HWY_INLINE void to_weights(Running& run, float* scores, float m, float c, BlockRange range) {
+  F16x a = exp16(sub(load(scores), all(m))), b = exp16(sub(load(scores + 16), all(m)));
+  store(a, scores);
+  store(b, scores + 16);
+  if (range.begin > 0 || range.end < kKvBlock) {
     std::fill(scores, scores + range.begin, 0.0f);
     std::fill(scores + range.end, scores + kKvBlock, 0.0f);
-    pa = load(scores);
-    pb = load(scores + 16);
+    a = load(scores);
+    b = load(scores + 16);
   }
-  run.l = add(add(mul(run.l, all(c)), pa), pb);
+  run.l = add(add(mul(run.l, all(c)), a), b);
   run.m = m;
-  return c;
 }
 
 // o = o * c + sum of p_j v_j, for N queries over positions [begin, end) and M groups of 16 dimensions from d.
@@ -200,7 +201,7 @@ struct Group {
 template <class Cache, size_t N>
 HWY_INLINE void attend_block(const AttendTile& t, Group<N>& g, size_t block, const std::byte* next, size_t padded) {
   alignas(64) float scores[N][kKvBlock];
-  float c[N];
+  alignas(64) float m[16], c[16] = {};  // c: the difference of maxima, then the factor of what was summed before
   BlockRange ranges[N], common{0, kKvBlock};
   const std::byte *keys = t.kv.layer + t.blocks[block] * t.kv.block_bytes, *values = keys + t.kv.values_at;
   block_scores<Cache, N>(g.packed, keys, next, t.kv.head_dim, scores);
@@ -208,8 +209,13 @@ HWY_INLINE void attend_block(const AttendTile& t, Group<N>& g, size_t block, con
   for (size_t i = 0; i < N; ++i) {
     ranges[i] = visible(g.runs[i], block);
     common = {std::max(common.begin, ranges[i].begin), std::min(common.end, ranges[i].end)};
-    scale_scores(scores[i], t.scale, key_scales);
-    c[i] = softmax_step(g.runs[i], scores[i], ranges[i], block == g.runs[i].first / kKvBlock);
+    m[i] = new_maximum(g.runs[i], scores[i], t.scale, key_scales, ranges[i]);
+    c[i] = g.runs[i].m - m[i];
+  }
+  store(exp16(load(c)), c);
+  for (size_t i = 0; i < N; ++i) {
+    if (block == g.runs[i].first / kKvBlock) c[i] = 0;
+    to_weights(g.runs[i], scores[i], m[i], c[i], ranges[i]);
     if (value_scales)
       for (size_t j = 0; j < kKvBlock; j += 16) store(mul(load(scores[i] + j), load(value_scales + j)), scores[i] + j);
   }
