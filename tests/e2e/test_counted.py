@@ -59,7 +59,7 @@ def test_layers_are_kept():
 
 
 def test_q8_halves_the_cache(one):
-    half = run_json(*ASK, "--local", 1, "--kv", "q8")["ranks"][0]
+    half = run_json(*ASK, "--local", 1, "--context", 2048, "--kv", "q8")["ranks"][0]
     assert half["kv_bytes"] / one["kv_bytes"] == pytest.approx((64 + 4) / 128, rel=0.01)  # 64 codes and a scale for 64 halves
 
 

@@ -49,11 +49,15 @@ void want_huge(std::byte* data, size_t bytes, bool want) {
 #endif
 }
 
-// Many small pages in one call, contents left alone. False where the system has no such call.
+// Many small pages a call, contents left alone. A huge page's worth at a time: the process's other threads wait for each call when
+// they map memory themselves, and the one that answers heartbeats must not wait long. False where the system has no such call.
 bool populate(std::byte* data, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   const size_t lead = reinterpret_cast<uintptr_t>(data) % kMapUnit;
-  return madvise(data - lead, round_up(bytes + lead, kMapUnit), MADV_POPULATE_WRITE) == 0;
+  std::byte* const end = data - lead + round_up(bytes + lead, kMapUnit);
+  for (std::byte* at = data - lead; at < end; at += kHugePage)
+    if (madvise(at, std::min(kHugePage, static_cast<size_t>(end - at)), MADV_POPULATE_WRITE) != 0) return false;
+  return true;
 #else
   return false;
 #endif
