@@ -14,39 +14,48 @@ class Trace {
     const char* name;  // static text
     int32_t layer;     // -1: none
     uint64_t step;
-    int64_t begin_us, duration_us;  // since the Unix epoch, so that ranks line up
+    uint32_t rows, sequences;       // of the step: tokens computed, and for how many sequences
+    int64_t bytes;                  // moved between ranks; -1: not told
+    int64_t begin_ns, duration_ns;  // since the Unix epoch, so that ranks line up
   };
 
-  void set_step(uint64_t step) { step_ = step; }
-  void add(const char* name, int32_t layer, int64_t begin_us, int64_t end_us) {
-    if (events_.size() < kEventsMax) events_.push_back({name, layer, step_, begin_us, end_us - begin_us});
+  // What the spans that end from now on belong to.
+  void set_step(uint64_t step, uint32_t rows, uint32_t sequences) { step_ = step, rows_ = rows, sequences_ = sequences; }
+  // Keeps the first kEventsMax events; the last of them says that others are missing.
+  void add(const char* name, int32_t layer, int64_t bytes, int64_t begin_ns, int64_t end_ns) {
+    if (events_.size() == kEventsMax) return;
+    if (events_.size() == kEventsMax - 1) name = "the trace is full: what came later is missing";
+    events_.push_back({name, layer, step_, rows_, sequences_, bytes, begin_ns, end_ns - begin_ns});
   }
   const std::vector<Event>& events() const { return events_; }
 
-  static int64_t now_us() {
-    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  static int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   }
 
- private:
   static constexpr size_t kEventsMax = 1'000'000;
+
+ private:
   std::vector<Event> events_;
   uint64_t step_ = 0;
+  uint32_t rows_ = 0, sequences_ = 0;
 };
 
 class TraceSpan {
  public:
-  TraceSpan(Trace* trace, const char* name, int32_t layer = -1)
-      : trace_(trace), name_(name), layer_(layer), begin_us_(trace ? Trace::now_us() : 0) {}
+  explicit TraceSpan(Trace* trace, const char* name, int32_t layer = -1, int64_t bytes = -1)
+      : trace_(trace), name_(name), layer_(layer), bytes_(bytes), begin_ns_(trace ? Trace::now_ns() : 0) {}
   TraceSpan(const TraceSpan&) = delete;
   ~TraceSpan() {
-    if (trace_) trace_->add(name_, layer_, begin_us_, Trace::now_us());
+    if (trace_) trace_->add(name_, layer_, bytes_, begin_ns_, Trace::now_ns());
   }
 
  private:
   Trace* trace_;
   const char* name_;
   int32_t layer_;
-  int64_t begin_us_;
+  int64_t bytes_;
+  int64_t begin_ns_;
 };
 
 }  // namespace verbund

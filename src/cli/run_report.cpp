@@ -1,6 +1,8 @@
 #include "cli/run_report.h"
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "base/bytes.h"
 #include "cli/terminal.h"
@@ -104,19 +106,33 @@ std::string to_table(const RunResult& r) {
   return text;
 }
 
+// Times begin at zero with the first event of any rank; ranks share the clock of this machine.
 void write_trace(const std::string& path, const RunResult& r) {
+  enum Field : size_t { kName, kLayer, kStep, kRows, kSequences, kBytes, kBegin, kDuration };
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const engine::RankReport& rank : r.ranks)
+    for (const auto& e : rank.trace) first = std::min(first, e.at(kBegin).get<int64_t>());
+  const auto us = [](int64_t ns) { return static_cast<double>(ns) / 1e3; };
+
   nlohmann::json events = nlohmann::json::array();
   for (const engine::RankReport& rank : r.ranks) {
-    events.push_back(
-        {{"name", "process_name"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"name", "rank " + std::to_string(rank.rank)}}}});
-    for (const auto& e : rank.trace)
-      events.push_back({{"name", e.at(0)},
+    const std::string name = "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.pid) + ", " + rank.backend + ")";
+    events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"name", name}}}});
+    events.push_back({{"name", "process_sort_index"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"sort_index", rank.rank}}}});
+    events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", rank.rank}, {"tid", 0}, {"args", {{"name", "steps"}}}});
+    for (const auto& e : rank.trace) {
+      nlohmann::json args{{"step", e.at(kStep)}, {"rows", e.at(kRows)}, {"sequences", e.at(kSequences)}};
+      if (e.at(kLayer) >= 0) args["layer"] = e.at(kLayer);
+      if (e.at(kBytes) >= 0) args["bytes"] = e.at(kBytes);
+      events.push_back({{"name", e.at(kName)},
+                        {"cat", e.at(kBytes) >= 0 ? "between ranks" : "operation"},
                         {"ph", "X"},
                         {"pid", rank.rank},
                         {"tid", 0},
-                        {"ts", e.at(3)},
-                        {"dur", e.at(4)},
-                        {"args", {{"layer", e.at(1)}, {"step", e.at(2)}}}});
+                        {"ts", us(e.at(kBegin).get<int64_t>() - first)},
+                        {"dur", us(e.at(kDuration).get<int64_t>())},
+                        {"args", std::move(args)}});
+    }
   }
   std::ofstream file(path);
   file << nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};

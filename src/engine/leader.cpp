@@ -38,7 +38,7 @@ Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr
 void Leader::run() {
   bool busy = false;
   while (drain(busy ? std::chrono::milliseconds(0) : kIdleEvery)) {
-    const std::optional<StepPlan> plan = scheduler_.next();
+    const std::optional<StepPlan> plan = schedule();
     publish(scheduler_.take_events());
     busy = plan.has_value();
     if (busy)
@@ -47,6 +47,14 @@ void Leader::run() {
       channel_.announce(Turn::idle);
   }
   channel_.announce(Turn::stop);
+}
+
+std::optional<StepPlan> Leader::schedule() {
+  Trace* trace = executor_.trace();
+  TraceSpan span(trace, "schedule");
+  std::optional<StepPlan> plan = scheduler_.next();
+  if (plan && trace) trace->set_step(plan->sequence, static_cast<uint32_t>(plan->rows()), static_cast<uint32_t>(plan->segments.size()));
+  return plan;
 }
 
 bool Leader::drain(std::chrono::milliseconds wait) {
@@ -90,11 +98,18 @@ void Leader::step(const StepPlan& plan) {
     }
     return;
   }
+  const std::vector<int32_t> sampled = sample(plan, *logits);
+  TraceSpan span(executor_.trace(), "publish");
+  publish(scheduler_.commit(plan, sampled));
+}
+
+std::vector<int32_t> Leader::sample(const StepPlan& plan, const std::vector<float>& logits) {
+  TraceSpan span(executor_.trace(), "sample");
   std::vector<int32_t> sampled;
   for (const PlanSegment& s : plan.segments)
     for (uint32_t i = 0; i < s.sample_rows; ++i) {
       const Sequence* sequence = scheduler_.find(s.request);
-      const std::span<const float> row(logits->data() + sampled.size() * vocabulary_, vocabulary_);
+      const std::span<const float> row(logits.data() + sampled.size() * vocabulary_, vocabulary_);
       const std::vector<int32_t>& prompt = sequence->request.prompt;
       const size_t next = s.first_position + s.tokens.size() - s.sample_rows + i + 1;  // the position these logits speak of
       if (next < sequence->tokens.size()) {
@@ -105,7 +120,7 @@ void Leader::step(const StepPlan& plan) {
       answers_.at(s.request)->hash(row);
       sampled.push_back(sampler_.sample(row, sequence->request.params, sequence->history, sequence->tokens.size()));
     }
-  publish(scheduler_.commit(plan, sampled));
+  return sampled;
 }
 
 void Leader::publish(const std::vector<Event>& events) {

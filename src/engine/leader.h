@@ -28,7 +28,9 @@ class Leader {
  private:
   bool drain(std::chrono::milliseconds wait);  // false: told to stop
   void submit(const nlohmann::json& message);
+  std::optional<StepPlan> schedule();
   void step(const StepPlan& plan);
+  std::vector<int32_t> sample(const StepPlan& plan, const std::vector<float>& logits);
   void publish(const std::vector<Event>& events);
   void fail_request(uint64_t id, const Error& error);
 

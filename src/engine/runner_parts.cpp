@@ -149,7 +149,8 @@ nlohmann::json RunnerParts::report() const {
   nlohmann::json j{{"op", "report"}, {"peak_rss_bytes", peak_rss_bytes()}, {"links", links_json(*world_)}};
   if (trace_) {
     nlohmann::json events = nlohmann::json::array();
-    for (const Trace::Event& e : trace_->events()) events.push_back({e.name, e.layer, e.step, e.begin_us, e.duration_us});
+    for (const Trace::Event& e : trace_->events())
+      events.push_back({e.name, e.layer, e.step, e.rows, e.sequences, e.bytes, e.begin_ns, e.duration_ns});
     j["trace"] = std::move(events);
   }
   return j;

@@ -29,8 +29,9 @@ StepExecutor::StepExecutor(const Parts& parts)
     : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]), owed_(parts.shards.ranks.size()) {}
 
 const std::vector<float>& StepExecutor::run(const StepPlan& plan) {
-  if (p_.trace) p_.trace->set_step(plan.sequence);
   flatten(plan);
+  if (p_.trace) p_.trace->set_step(plan.sequence, static_cast<uint32_t>(tokens_.size()), static_cast<uint32_t>(segments_.size()));
+  TraceSpan span(p_.trace, "step");
   output_ = {};
   failed_.reset();
   if (!shard_.first_stage()) receive_hidden(tokens_.size());
@@ -38,15 +39,17 @@ const std::vector<float>& StepExecutor::run(const StepPlan& plan) {
   const bool skipped = p_.faults.skip_rank == p_.world.rank() && p_.faults.skip_step == plan.sequence;
   if (!skipped) compute(plan);
   if (!shard_.last_stage()) {
-    TraceSpan span(p_.trace, "send hidden");
-    send_or_mark(output_.hidden, skipped ? 0 : tokens_.size() * p_.spec.hidden, shard_.rank + shard_.tp_size, plan);
+    const size_t count = skipped ? 0 : tokens_.size() * p_.spec.hidden;
+    TraceSpan sending(p_.trace, "send hidden", -1, static_cast<int64_t>(count * sizeof(float)));
+    send_or_mark(output_.hidden, count, shard_.rank + shard_.tp_size, plan);
   }
-  {
-    TraceSpan span(p_.trace, "collect logits");
-    if (shard_.rank == 0)
-      collect(plan);
-    else
-      send_or_mark(output_.logits, skipped || !sends_logits(shard_) ? 0 : sampled_rows_.size() * shard_.vocabulary.size(), 0, plan);
+  if (shard_.rank == 0) {
+    TraceSpan collecting(p_.trace, "collect logits", -1, static_cast<int64_t>(sampled_rows_.size() * p_.spec.vocabulary * sizeof(float)));
+    collect(plan);
+  } else {
+    const size_t count = skipped || !sends_logits(shard_) ? 0 : sampled_rows_.size() * shard_.vocabulary.size();
+    TraceSpan sending(p_.trace, "send logits", -1, static_cast<int64_t>(count * sizeof(float)));
+    send_or_mark(output_.logits, count, 0, plan);
   }
   if (failed_) throw *failed_;
   return logits_;
@@ -76,7 +79,7 @@ void StepExecutor::flatten(const StepPlan& plan) {
 }
 
 void StepExecutor::receive_hidden(size_t rows) {
-  TraceSpan span(p_.trace, "receive hidden");
+  TraceSpan span(p_.trace, "receive hidden", -1, static_cast<int64_t>(rows * p_.spec.hidden * sizeof(float)));
   hidden_.resize(rows * p_.spec.hidden + 1);
   p_.world.recv(std::as_writable_bytes(std::span(hidden_)), static_cast<int>(shard_.rank - shard_.tp_size), Deadline::after(p_.wait));
   if (hidden_.back() != kGood) failed_ = failure_of_a_stage();

@@ -44,6 +44,7 @@ class StepExecutor {
   // Rank 0: logits [plan.sampled_rows(), vocabulary] in plan order; other ranks: empty. Valid until the next call.
   // Throws Lost::request when no result of this step may be used; failed_requests() has those of earlier steps that must end too.
   const std::vector<float>& run(const StepPlan& plan);
+  Trace* trace() const { return p_.trace; }
   std::vector<uint64_t> failed_requests() { return std::exchange(failed_requests_, {}); }
 
  private:

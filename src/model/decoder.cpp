@@ -28,6 +28,11 @@ std::vector<float> slice(const std::vector<float>& all, Range r) {
   return {all.begin() + static_cast<long>(r.begin), all.begin() + static_cast<long>(r.end)};
 }
 
+// What a rank sends of the fixed-point sums, for the trace.
+int64_t sums_bytes(size_t rows, size_t cols, const mesh::Mesh& tp) {
+  return tp.size() == 1 ? 0 : static_cast<int64_t>(rows * cols * sizeof(int64_t));
+}
+
 }  // namespace
 
 struct Decoder::Layer {
@@ -196,7 +201,7 @@ Tensor Decoder::attention_block(const Layer& layer, const Tensor& h, const StepI
   } else {
     partial = backend_.zero_partial(h.rows(), spec_.hidden);
   }
-  TraceSpan span(trace, "reduce", id);
+  TraceSpan span(trace, "reduce", id, sums_bytes(h.rows(), spec_.hidden, tp));
   return backend_.add_reduced(h, partial, layer.o_bias.get(), tp, Deadline::after(wait));
 }
 
@@ -210,7 +215,7 @@ Tensor Decoder::mlp_block(const Layer& layer, const Tensor& h, mesh::Mesh& tp, s
   } else {
     partial = backend_.zero_partial(h.rows(), spec_.hidden);
   }
-  TraceSpan span(trace, "reduce", id);
+  TraceSpan span(trace, "reduce", id, sums_bytes(h.rows(), spec_.hidden, tp));
   return backend_.add_reduced(h, partial, layer.down_bias.get(), tp, Deadline::after(wait));
 }
 

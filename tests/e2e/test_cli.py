@@ -82,8 +82,21 @@ def test_a_trace_shows_every_rank(greedy, tmp_path):
     p = run(*GREEDY_ON_TWO, PROMPT, "--max-tokens", 24, "--trace", trace)
     assert p.returncode == 0, p.stderr
     assert p.stdout.rstrip("\n") == greedy["text"].rstrip("\n")
-    spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert {e["pid"] for e in spans} == {0, 1} and all(e["dur"] >= 0 for e in spans)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {e["pid"] for e in events if e["name"] == "process_name" and f"rank {e['pid']} " in e["args"]["name"]} == {0, 1}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert min(e["ts"] for e in spans) == 0 and all(e["dur"] >= 0 for e in spans)
+    for rank in (0, 1):
+        steps = {e["args"]["step"]: e for e in spans if e["pid"] == rank and e["name"] == "step"}
+        assert len(steps) == 24
+        for e in (e for e in spans if e["pid"] == rank and e["name"] in ("norm+qkv", "attention", "o", "mlp", "reduce", "head")):
+            step = steps[e["args"]["step"]]
+            assert step["ts"] <= e["ts"] and e["ts"] + e["dur"] <= step["ts"] + step["dur"] + 0.01
+        last = steps[max(steps)]
+        assert last["args"]["rows"] == 1 and last["args"]["sequences"] == 1
+    reductions = [e["args"] for e in spans if e["name"] == "reduce" and e["args"]["step"] == max(steps)]
+    assert len(reductions) == 2 * 2 * 30 and {r["bytes"] for r in reductions} == {576 * 8}
+    assert {e["name"] for e in spans if e["pid"] == 0} >= {"schedule", "sample", "publish", "collect logits"}
 
 
 # --- prompt --------------------------------------------------------------------------------------------------------------
