@@ -6,7 +6,8 @@
 // that no cache knows, over the time from its submission to the first token. Decode: tokens over time from the moment when
 // every sequence has its first token until the first of them ends; their prompts (DEPTH tokens, at least one) are in the
 // prefix cache by then. Tokens are random, sampling is greedy, end tokens are ignored.
-// Also told: how long planning and loading took, and how many bytes the ranks have read from files by then.
+// Also told: how long planning and loading took, and how many bytes the ranks have read from files by then; with --trace also
+// what rank 0 does between two steps of the largest batch (scheduling, sampling, sending events), from its own trace.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -15,8 +16,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "base/error.h"
@@ -43,7 +46,7 @@ struct Options {
   std::vector<std::string> decode{"0", "512", "1024", "2048", "0x4", "0x16"};
   uint32_t tokens = 64, prefill_chunk = engine::RunnerConfig{}.prefill_chunk;
   int repeat = 5;
-  bool json = false;
+  bool trace = false, json = false;
 };
 
 struct Test {
@@ -99,6 +102,31 @@ uint64_t bytes_read(pid_t pid) {
   for (std::string key; file >> key >> bytes;)
     if (key == "rchar:") return bytes;
   return 0;
+}
+
+// Mean seconds of a step with `sequences` decoding sequences at rank 0, and of what lies between it and the next one.
+nlohmann::json between_steps(const nlohmann::json& trace, uint32_t sequences) {
+  enum Field : size_t { kName, kLayer, kStep, kRows, kSequences, kBytes, kBegin, kDuration };
+  std::map<std::string, double> sums;
+  double steps = 0, periods = 0;
+  std::optional<double> last_begin;
+  for (const auto& e : trace) {
+    const std::string name = e.at(kName);
+    const bool full = e.at(kSequences) == sequences && e.at(kRows) == sequences;
+    if (name != "step" && name != "schedule" && name != "sample" && name != "publish") continue;
+    if (full) sums[name] += e.at(kDuration).get<double>() / 1e9;
+    if (name != "step") continue;
+    const double begin = e.at(kBegin).get<double>() / 1e9;
+    if (full && last_begin) periods += begin - *last_begin, steps += 1;
+    last_begin = full ? std::optional(begin) : std::nullopt;
+  }
+  if (steps == 0) return nullptr;
+  const double period = periods / steps, step = sums["step"] / steps, sample = sums["sample"] / steps;
+  return {{"sequences", sequences},
+          {"period_s", period},
+          {"step_s", step},
+          {"sample_s", sample},
+          {"other_s", std::max(0.0, period - step - sample)}};
 }
 
 class ModelBench {
@@ -157,6 +185,7 @@ class ModelBench {
     r.kv_blocks = 2 * blocks_;  // prompts stay in the prefix cache between rounds
     r.max_running = batch_;
     r.prefill_chunk = o_.prefill_chunk;
+    r.trace = o_.trace;
     r.token_budget = r.prefill_chunk + r.max_running;
     return c;
   }
@@ -229,6 +258,7 @@ class ModelBench {
                        {"transport", o_.transport}, {"kv", o_.kv_type},    {"plan_s", planned_s_},
                        {"load_s", loaded_s_},       {"bytes_read", read_}, {"tests", nlohmann::json::array()}};
     for (const engine::RankReport& r : reports_) out["weight_bytes"].push_back(r.weight_bytes);
+    if (o_.trace) out["between_steps"] = between_steps(reports_.front().trace, batch_);
     for (const Test& t : tests_) {
       const Statistics s(t.samples);
       out["tests"].push_back({{"name", t.name()},
@@ -253,6 +283,11 @@ class ModelBench {
       const auto [low, high] = std::minmax_element(t.samples.begin(), t.samples.end());
       std::printf("%-36s %10.1f %8.1f %10.1f %10.1f %5zu\n", t.name().c_str(), s.mean, s.deviation, *low, *high, t.samples.size());
     }
+    if (!out.contains("between_steps") || out["between_steps"].is_null()) return;
+    const auto& between = out["between_steps"];
+    const auto us = [&](const char* key) { return 1e6 * between[key].get<double>(); };
+    std::printf("\nrank 0, %u sequences: a step takes %.0f us, sampling %.0f us, scheduling and events %.0f us\n",
+                between["sequences"].get<unsigned>(), us("step_s"), us("sample_s"), us("other_s"));
   }
 
   static constexpr uint64_t kDepthSeed = uint64_t{1} << 32;
@@ -283,6 +318,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--prefill-chunk", o.prefill_chunk, "prompt tokens of one step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--repeat", o.repeat, "samples of each figure")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--verbund", o.program, "the program whose runners compute (default: beside this one)");
+  app.add_flag("--trace", o.trace, "also tell what rank 0 does between two steps of the largest batch");
   app.add_flag("--json", o.json, "print one JSON object with every sample");
 }
 
