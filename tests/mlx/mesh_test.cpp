@@ -67,6 +67,10 @@ TEST(MlxMesh, PeerThatNeverComesEndsTheOpening) { EXPECT_EQ(run("nobody_comes", 
 TEST(MlxMesh, BackendOverTheMesh) { EXPECT_EQ(run("backend", 2, 2), all_fine(2)); }
 TEST(MlxMesh, BackendOverTheMeshOfThree) { EXPECT_EQ(run("backend", 3, 3), all_fine(3)); }
 
+TEST(MlxMesh, SumsOfAStepAreOneEvaluation) { EXPECT_EQ(run("graph_of_sums", 2, 2), all_fine(2)); }
+TEST(MlxMesh, SumsOfAStepOfThreeRanks) { EXPECT_EQ(run("graph_of_sums", 3, 3), all_fine(3)); }
+TEST(MlxMesh, DeadlineEndsTheWaitForSums) { EXPECT_EQ(run("late_sums", 2, 2), all_fine(2)); }
+
 TEST(MlxMesh, RefusesBadOptions) {
   const auto attempt = [](const compute::MlxMeshOptions& options) {
     try {

@@ -14,6 +14,7 @@
 #include "compute/memory_source.h"
 #include "compute/mlx_module.h"
 #include "mesh/mesh.h"
+#include "mlx/module_functions.h"
 
 namespace verbund::test {
 namespace {
@@ -277,11 +278,89 @@ void backend(int rank, const std::vector<std::string>& endpoints) {
   }
 
   mine[rank == 1 ? share : 0] = rank == 1 ? 1e12f : mine[0];  // row 1 overflows on rank 1: every rank hears of it
-  const Error e = error_of([&] {
-    b->add_reduced(b->from_host(rows, out, residual), b->linear_partial(b->from_host(rows, share, mine), *w), nullptr, *m, in(10s));
-  });
+  const Tensor bad =
+      b->add_reduced(b->from_host(rows, out, residual), b->linear_partial(b->from_host(rows, share, mine), *w), nullptr, *m, in(10s));
+  const Error e = error_of([&] { b->to_host(bad, got); });
   CHECK(e.code() == Code::invalid_argument && e.lost() == Lost::request && e.parts().where == "rows 1");
   m->barrier(in(5s));
+}
+
+// Several sums in one step: one evaluation, nothing through the host, whatever a rank has to contribute.
+void graph_of_sums(int rank, const std::vector<std::string>& endpoints) {
+  using namespace compute;
+  const auto m = join(rank, endpoints);
+  const size_t rows = 3, cols = 16;
+  const bool idle = rank == 1;  // holds no share: zeros, which depend on nothing
+  MemorySource source;
+  source.add("w", random_matrix({formats::Coding::dense, formats::DType::f32, 0, 0, {}}, cols, cols, 5));
+  const auto b = make_mlx_backend();
+  const WeightPart part{"w", {0, cols}, {0, cols}};
+  const auto w = b->load(source, std::span(&part, 1), cols);
+  const auto start = random_values(rows * cols, 6);
+  const auto sums = [&](int count, float scale) {
+    std::vector<float> first(rows * cols, 0.0f);
+    if (rank == 0)
+      for (size_t i = 0; i < first.size(); ++i) first[i] = scale * start[i];
+    Tensor h = b->gather_embedding(b->from_host(rows, cols, first), *m, in(10s));
+    for (int i = 0; i < count; ++i)
+      h = b->add_reduced(h, idle ? b->zero_partial(rows, cols) : b->linear_partial(h, *w), nullptr, *m, in(10s));
+    return h;
+  };
+  std::vector<float> got(rows * cols), weights(cols);
+  take_counts(*b);
+  b->begin_step();
+  b->to_host(sums(4, 1.0f), got);
+  b->end_step();
+  MlxCounts counts = take_counts(*b);
+  CHECK(counts.evaluations == 1 && counts.host_sums == 0);
+  CHECK(counts.nodes["Sum AllReduce"] == 5);
+
+  std::vector<double> want(start.begin(), start.end());
+  for (int i = 0; i < 4; ++i) {
+    const std::vector<double> h = want;
+    for (size_t o = 0; o < cols; ++o) {
+      formats::dequantise_row(source.matrix("w"), o, weights.data());
+      for (size_t r = 0; r < rows; ++r)
+        for (size_t c = 0; c < cols; ++c) want[r * cols + o] += double(m->size() - 1) * h[r * cols + c] * weights[c];
+    }
+  }
+  double largest = 0;
+  for (const double v : want) largest = std::max(largest, std::abs(v));
+  for (size_t i = 0; i < want.size(); ++i) CHECK(std::abs(got[i] - want[i]) < 1e-5 * largest);
+  std::vector<std::byte> bits(got.size() * 4 * endpoints.size());
+  m->all_gather(std::as_bytes(std::span(got)), std::vector<size_t>(endpoints.size(), got.size() * 4), bits, in(5s));
+  for (size_t r = 1; r < endpoints.size(); ++r) CHECK(std::memcmp(bits.data(), bits.data() + r * got.size() * 4, got.size() * 4) == 0);
+
+  b->begin_step();
+  sums(2, 1.0f);  // nobody reads it: every rank evaluates it all the same
+  b->end_step();
+  CHECK(take_counts(*b).evaluations == 1);
+  b->begin_step();
+  const Error overflow = error_of([&] { b->to_host(sums(2, 1e9f), got); });
+  CHECK(overflow.lost() == Lost::request && overflow.parts().where == "rows 0, 1, 2");
+  b->end_step();
+  b->begin_step();
+  CHECK(error_of([&] { b->to_host(sums(rank == 0 ? 2 : 3, 1.0f), got); }).code() == Code::data_loss);
+  b->end_step();
+}
+
+// The others wait for the sums of a rank that never gets there.
+void late_sums(int rank, const std::vector<std::string>& endpoints) {
+  using namespace compute;
+  const auto m = join(rank, endpoints);
+  const auto b = make_mlx_backend();
+  m->barrier(in(5s));
+  if (rank == 1) return std::this_thread::sleep_for(1500ms);
+  b->begin_step();
+  std::vector<float> got(8);
+  const Tensor h = b->add_reduced(b->zero_partial(1, 8).sums, b->zero_partial(1, 8), nullptr, *m, in(500ms));
+  const double waited = seconds_of([&] {
+    const Error e = error_of([&] { b->to_host(h, got); });
+    CHECK(e.code() == Code::deadline_exceeded && e.lost() == Lost::instance);
+    CHECK(e.parts().where.find("the sums of a step, rank 0") != std::string::npos);
+  });
+  CHECK(waited > 0.3 && waited < 1.4);
+  b->end_step();
 }
 
 }  // namespace
@@ -296,7 +375,9 @@ int run_role(const std::string& name, int rank, const std::vector<std::string>& 
                                                                                                {"dies", dies},
                                                                                                {"cancelled", cancelled},
                                                                                                {"nobody_comes", nobody_comes},
-                                                                                               {"backend", backend}};
+                                                                                               {"backend", backend},
+                                                                                               {"graph_of_sums", graph_of_sums},
+                                                                                               {"late_sums", late_sums}};
   try {
     roles.at(name)(rank, endpoints);
     return 0;

@@ -1,15 +1,13 @@
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <limits>
-#include <numbers>
 
 #include "base/bytes.h"
 #include "compute/mlx/attention.h"
 #include "compute/mlx/border.h"
 #include "compute/mlx/mlx_backend.h"
+#include "compute/mlx/ops.h"
+#include "compute/mlx/sums.h"
 #include "compute/mlx/weights.h"
-#include "compute/numerics.h"
 
 namespace verbund::compute::mlx_impl {
 namespace {
@@ -36,20 +34,10 @@ const mx::array& value_of(const Tensor& t, std::string_view operation) {
 const MlxWeight& weight_of(const Weight& w) { return static_cast<const MlxWeight&>(w); }
 const mx::array& vector_of(const Vector& v) { return static_cast<const MlxVector&>(v).values; }
 
-// true for each row whose values all fit the fixed-point range; NaN does not.
-mx::array fitting(const mx::array& v) { return mx::less_equal(mx::abs(v), mx::array(kFixedMax)); }
-
-void throw_poisoned(const std::vector<size_t>& rows) {
-  if (rows.empty()) return;
-  std::string list;
-  for (const size_t row : rows) list += (list.empty() ? "rows " : ", ") + std::to_string(row);
-  throw Error(Error::Parts{Code::invalid_argument, Lost::request, "a partial sum left the fixed-point range (2^20) or is not a number",
-                           list, "the prompt or the model's weights overflow; other requests are not affected"});
-}
-
 class MlxBackend final : public Backend {
  public:
-  MlxBackend() { mx::set_cache_limit(kBufferCacheBytes); }
+  explicit MlxBackend(Form form) : ops_(form) { mx::set_cache_limit(kBufferCacheBytes); }
+  MlxCounts take_counts() { return ops_.census().take(); }
 
   std::string_view name() const override { return "mlx"; }
   bool exact() const override { return false; }
@@ -124,10 +112,12 @@ class MlxBackend final : public Backend {
   Tensor gather_embedding(const Tensor& mine, mesh::Mesh& mesh, const Deadline& deadline) override {
     if (mesh.size() == 1) return mine;
     return guarded("gather_embedding", [&] {
+      if (auto* graph = dynamic_cast<GraphMesh*>(&mesh)) return keep(sums_.gather(value_of(mine, "gather_embedding"), *graph, deadline));
       // Rows of the other ranks are all-zero bits, so adding two f32 bit patterns as one int64 never carries.
       const size_t count = mine.rows() * mine.cols();
       std::vector<int64_t> bits(ceil_div(count, 2), 0);
       fetch(value_of(mine, "gather_embedding"), bits.data());
+      ops_.census().note_host_sum();
       mesh.all_reduce(std::span(bits), deadline);
       std::vector<float> whole(count);
       std::memcpy(whole.data(), bits.data(), count * sizeof(float));
@@ -136,17 +126,17 @@ class MlxBackend final : public Backend {
   }
 
   Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) override {
-    return guarded("rms_norm", [&] { return keep(mx::fast::rms_norm(value_of(x, "rms_norm"), vector_of(weight), eps)); });
+    return guarded("rms_norm", [&] { return keep(ops_.rms_norm(value_of(x, "rms_norm"), vector_of(weight), eps)); });
   }
 
   Tensor linear(const Tensor& x, const Weight& w, const Vector* bias) override {
     return guarded("linear", [&] {
       const mx::array y = product(x, w, "linear");
-      return keep(bias ? mx::add(y, vector_of(*bias)) : y);
+      return keep(bias ? ops_.add(vector_of(*bias), y) : y);
     });
   }
 
-  // The f32 product; add_reduced() turns it into fixed point when there is more than one rank to add.
+  // The product as it is; add_reduced() turns it into fixed point when there is more than one rank to add.
   Partial linear_partial(const Tensor& x, const Weight& w) override {
     return guarded("linear_partial", [&] { return Partial{keep(product(x, w, "linear_partial"))}; });
   }
@@ -158,11 +148,12 @@ class MlxBackend final : public Backend {
   Tensor add_reduced(const Tensor& residual, const Partial& partial, const Vector* bias, mesh::Mesh& mesh,
                      const Deadline& deadline) override {
     return guarded("add_reduced", [&] {
-      const mx::array& v = value_of(partial.sums, "add_reduced");
+      const mx::array &v = value_of(partial.sums, "add_reduced"), &h = value_of(residual, "add_reduced");
       if (partial.sums.rows() != residual.rows() || partial.sums.cols() != residual.cols()) refuse("shapes differ", "add_reduced");
-      const mx::array sum = mesh.size() == 1 ? checked_later(v) : reduced(v, mesh, deadline);
-      const mx::array y = mx::add(value_of(residual, "add_reduced"), sum);
-      return keep(bias ? mx::add(y, vector_of(*bias)) : y);
+      mx::array y = ops_.add(h, mesh.size() == 1 ? v : reduced(v, mesh, deadline));
+      if (bias) y = ops_.add(y, vector_of(*bias));
+      if (mesh.size() == 1) follow(h, y);
+      return keep(std::move(y));
     });
   }
 
@@ -170,7 +161,7 @@ class MlxBackend final : public Backend {
     return guarded("attention", [&] {
       auto& kv = static_cast<MlxKvCache&>(cache);
       if (!segments_ || !segments_->same(segments)) segments_.emplace(segments, qkv.rows(), kv.layout);
-      const Tensor out = keep(attend(value_of(qkv, "attention"), kv, params, *segments_));
+      const Tensor out = keep(attend(attention_, value_of(qkv, "attention"), kv, params, *segments_));
       touched_.push_back({&kv, params.layer});
       return out;
     });
@@ -179,10 +170,9 @@ class MlxBackend final : public Backend {
   Tensor gated(const Tensor& gate_up, Activation activation) override {
     return guarded("gated", [&] {
       const mx::array& x = value_of(gate_up, "gated");
-      const int rows = x.shape(0), n = x.shape(1) / 2;
       if (x.shape(1) % 2 != 0) refuse("an odd number of columns", "gated");
-      const mx::array gate = mx::slice(x, {0, 0}, {rows, n}), up = mx::slice(x, {0, n}, {rows, 2 * n});
-      return keep(mx::multiply(activation == Activation::silu ? silu(gate) : gelu_tanh(gate), up));
+      const std::vector<mx::array> halves = mx::split(x, 2, 1);
+      return keep(ops_.gated(halves[0], halves[1], activation));
     });
   }
 
@@ -210,17 +200,9 @@ class MlxBackend final : public Backend {
   }
 
  private:
-  static mx::array silu(const mx::array& x) { return mx::multiply(x, mx::sigmoid(x)); }
-  static mx::array gelu_tanh(const mx::array& x) {
-    const mx::array cubic = mx::multiply(mx::square(x), mx::multiply(x, mx::array(0.044715f)));
-    const float c = std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;  // sqrt(2 / pi)
-    const mx::array t = mx::tanh(mx::multiply(mx::add(x, cubic), mx::array(c)));
-    return mx::multiply(mx::multiply(x, mx::array(0.5f)), mx::add(t, mx::array(1.0f)));
-  }
-
   mx::array product(const Tensor& x, const Weight& w, std::string_view operation) {
     if (x.cols() != w.cols) refuse(std::to_string(x.cols()) + " columns for a weight of " + std::to_string(w.cols), operation);
-    return multiply(value_of(x, operation), weight_of(w));
+    return multiply(ops_, value_of(x, operation), weight_of(w));
   }
 
   Tensor keep(mx::array value) {
@@ -236,61 +218,53 @@ class MlxBackend final : public Backend {
     return keep(mx::array(values.begin(), {to_int(rows), to_int(cols)}, mx::float32));
   }
 
-  // Evaluates `value` together with every row check so far, and copies it out.
+  // Evaluates `value` together with what tells the rows out of range so far, and copies it out.
   void fetch(const mx::array& value, void* into) {
-    mx::array rows = mx::contiguous(value);
-    std::vector<mx::array> wanted = checks_;
-    wanted.push_back(rows);
-    mx::eval(std::move(wanted));
+    mx::array rows = mx::contiguous(mx::astype(value, mx::float32));
+    evaluate({rows});
     if (rows.nbytes() > 0) std::memcpy(into, rows.data<std::byte>(), rows.nbytes());
   }
 
-  // One rank: nothing to add, so the sum stays in the graph, and rows out of range are found when the graph is evaluated.
-  mx::array checked_later(const mx::array& v) {
-    checks_.push_back(mx::all(fitting(v), 1));
-    return v;
+  void evaluate(std::vector<mx::array> roots) {
+    std::vector<mx::array> checks;
+    for (const mx::array& end : std::exchange(ends_, {})) checks.push_back(fitting_rows(end));
+    roots.insert(roots.end(), checks.begin(), checks.end());
+    sums_.evaluate(std::move(roots), ops_.census());
+    for (const mx::array& check : checks)
+      for (size_t r = 0; r < check.size(); ++r)
+        if (!check.data<bool>()[r]) poisoned_.push_back(r);
+  }
+
+  // One rank: nothing is added in fixed point, and a value that is not finite stays so through all later additions. So it is
+  // the end of the residual stream that is looked at, once a step, and not each sum.
+  void follow(const mx::array& residual, const mx::array& next) {
+    const auto end = std::find_if(ends_.begin(), ends_.end(), [&](const mx::array& e) { return e.id() == residual.id(); });
+    if (end == ends_.end())
+      ends_.push_back(next);
+    else
+      *end = next;
+  }
+
+  mx::array reduced(const mx::array& v, mesh::Mesh& mesh, const Deadline& deadline) {
+    if (auto* graph = dynamic_cast<GraphMesh*>(&mesh)) return sums_.sum(v, *graph, deadline);
+    return sum_on_host(v, mesh, deadline, ops_.census());
   }
 
   std::vector<size_t> take_poisoned() {
-    std::vector<size_t> rows;
-    for (mx::array& check : checks_)
-      for (size_t r = 0; r < check.size(); ++r)
-        if (!check.data<bool>()[r]) rows.push_back(r);
-    checks_.clear();
+    std::vector<size_t> rows = std::exchange(poisoned_, {});
+    for (const size_t row : sums_.take_poisoned()) rows.push_back(row);
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
     return rows;
   }
 
-  // v * 2^30 is exact in f32 and its integer part exact in int64, so no rounding but the wanted one happens here; GPUs
-  // without f64 compute the same.
-  mx::array reduced(const mx::array& v, mesh::Mesh& mesh, const Deadline& deadline) {
-    const size_t rows = static_cast<size_t>(v.shape(0)), count = v.size();
-    const mx::array fits = fitting(v);
-    const mx::array safe = mx::where(fits, v, mx::array(0.0f));
-    mx::array fixed = mx::astype(mx::round(mx::multiply(safe, mx::array(static_cast<float>(kFixedOne)))), mx::int64);
-    mx::array poisoned = mx::astype(mx::sum(mx::astype(mx::logical_not(fits), mx::int32), 1), mx::int64);
-    mx::eval(fixed, poisoned);
-    std::vector<int64_t> wire(count + rows);
-    std::memcpy(wire.data(), fixed.data<int64_t>(), count * sizeof(int64_t));
-    std::memcpy(wire.data() + count, poisoned.data<int64_t>(), rows * sizeof(int64_t));
-    mesh.all_reduce(std::span(wire), deadline);
-
-    std::vector<size_t> bad;
-    for (size_t r = 0; r < rows; ++r)
-      if (wire[count + r] != 0) bad.push_back(r);
-    throw_poisoned(bad);
-    mx::array sum = make_array(v.shape(), mx::float32);
-    std::transform(wire.begin(), wire.begin() + static_cast<ptrdiff_t>(count), sum.data<float>(), from_fixed);
-    return sum;
-  }
-
   // A step whose logits nobody asked for still has to write its keys and values, or the graph would grow from step to step.
   // Rows out of range that nobody has heard of yet are marked in the cache: the sequence fails at its next read-out.
   void finish_step() {
-    std::vector<mx::array> pending = checks_;
+    std::vector<mx::array> pending;
     append_touched(pending);
-    mx::eval(std::move(pending));
+    std::erase_if(pending, [](const mx::array& a) { return a.is_available(); });
+    if (!pending.empty() || !ends_.empty() || sums_.pending()) evaluate(std::move(pending));
     if (const std::vector<size_t> rows = take_poisoned(); !rows.empty() && segments_) mark_poisoned(rows);
     clear_step();
   }
@@ -300,15 +274,12 @@ class MlxBackend final : public Backend {
   void mark_poisoned(const std::vector<size_t>& rows) {
     std::vector<int32_t> slots;
     for (const size_t row : rows)
-      if (row < segments_->slots().size()) slots.push_back(segments_->slots().data<int32_t>()[row]);
-    const mx::array at(slots.begin(), {to_int(slots.size())}, mx::int32);
-    for (const auto& [cache, layer] : touched_) {
-      mx::array& keys = cache->keys[layer];
-      const mx::Shape shape{to_int(slots.size()), 1, keys.shape(1), keys.shape(2)};
-      keys = mx::scatter(keys, at, mx::full(shape, std::numeric_limits<float>::quiet_NaN(), keys.dtype()), 0);
-    }
+      if (row < segments_->slots().size()) slots.push_back(segments_->slots()[row]);
     std::vector<mx::array> pending;
-    append_touched(pending);
+    for (const auto& [cache, layer] : touched_) {
+      spoil_keys(*cache, layer, slots);
+      pending.push_back(cache->keys[layer]);
+    }
     mx::eval(std::move(pending));
   }
 
@@ -324,7 +295,9 @@ class MlxBackend final : public Backend {
       if (const auto node = weak.lock()) node->value.reset();
     nodes_.clear();
     touched_.clear();
-    checks_.clear();
+    ends_.clear();
+    poisoned_.clear();
+    sums_.clear();
     segments_.reset();
   }
 
@@ -332,9 +305,13 @@ class MlxBackend final : public Backend {
     widening_max_ = std::max(widening_max_, widening_bytes(source, parts));
   }
 
+  Ops ops_;
+  AttentionState attention_{ops_};
   std::vector<std::weak_ptr<Node>> nodes_;               // of this step
   std::vector<std::pair<MlxKvCache*, size_t>> touched_;  // layers appended to in this step
-  std::vector<mx::array> checks_;                        // bool [rows] each: rows in range
+  std::vector<mx::array> ends_;                          // of residual streams, not checked yet
+  std::vector<size_t> poisoned_;                         // rows found out of range
+  LaterSums sums_;
   std::optional<StepSegments> segments_;
   std::optional<Error> failed_;        // in end_step()
   mutable uint64_t widening_max_ = 0;  // of the weights planned or loaded so far
@@ -343,7 +320,15 @@ class MlxBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend() {
-  return guarded("start", []() -> std::unique_ptr<Backend> { return std::make_unique<MlxBackend>(); });
+  return guarded("start", []() -> std::unique_ptr<Backend> { return std::make_unique<MlxBackend>(form_of_device()); });
 }
+
+std::unique_ptr<Backend> make_backend_in_gpu_form() {
+  return guarded("start", []() -> std::unique_ptr<Backend> {
+    return std::make_unique<MlxBackend>(Form{.gpu = true, .compiled = form_of_device().compiled});
+  });
+}
+
+MlxCounts take_counts(Backend& backend) { return static_cast<MlxBackend&>(backend).take_counts(); }
 
 }  // namespace verbund::compute::mlx_impl

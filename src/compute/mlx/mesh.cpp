@@ -2,7 +2,8 @@
 //
 // Each operation first gathers a header (operation, sequence number, length) from every rank; ranks that diverge learn it
 // there, before any payload of the wrong size is awaited. That costs one small exchange per operation, which MLX's own
-// latency dwarfs (docs/DESIGN.md section 7: about 100 us an evaluation).
+// latency dwarfs (docs/DESIGN.md section 7: about 100 us an evaluation). The sums of a step of the MLX backend are nodes of
+// its graph and share one header.
 //
 // A ring has no subgroups and reaches neighbours only. Both are had by further rings: at the start every rank reserves one
 // port for each rank that may become its left neighbour, and the table of all ports goes to everybody; from then on any
@@ -11,20 +12,23 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "base/bytes.h"
+#include "compute/mlx/graph_mesh.h"
 #include "compute/mlx/mlx_mesh.h"
 #include "compute/mlx/ring.h"
 
 namespace verbund::compute::mlx_impl {
 namespace {
 
-enum class Op : int64_t { all_reduce_i64 = 1, all_reduce_f32, all_gather, broadcast, send, barrier };
+enum class Op : int64_t { all_reduce_i64 = 1, all_reduce_f32, all_gather, broadcast, send, barrier, sums };
 
 const char* name_of(int64_t op) {
-  static constexpr const char* kNames[] = {"all_reduce of int64", "all_reduce of f32", "all_gather", "broadcast", "send", "barrier"};
-  return op >= 1 && op <= 6 ? kNames[op - 1] : "an unknown operation";
+  static constexpr const char* kNames[] = {"all_reduce of int64", "all_reduce of f32", "all_gather", "broadcast", "send", "barrier",
+                                           "the sums of a step"};
+  return op >= 1 && op <= 7 ? kNames[op - 1] : "an unknown operation";
 }
 
 using Header = std::array<int64_t, 4>;  // Op, sequence number, length, mesh (of those that share a group)
@@ -71,7 +75,7 @@ struct Fabric {
   }
 };
 
-class MlxMesh final : public mesh::Mesh {
+class MlxMesh final : public mesh::Mesh, public GraphMesh {
  public:
   MlxMesh(std::shared_ptr<Fabric> fabric, std::vector<int> members, std::shared_ptr<Channel> channel, int64_t id = 0)
       : fabric_(std::move(fabric)), members_(std::move(members)), channel_(std::move(channel)), id_(id) {
@@ -149,6 +153,18 @@ class MlxMesh final : public mesh::Mesh {
 
   void barrier(const Deadline& deadline) override {
     collective(Op::barrier, 0, deadline, [] {});
+  }
+
+  mx::array sum_later(const mx::array& x) override {
+    later_sizes_.push_back(x.nbytes());
+    return mx::distributed::all_sum(x, channel_->group());
+  }
+
+  // One exchange of headers for the whole step: the number of its sums and their sizes, in order.
+  void evaluate_sums(const std::function<void()>& evaluate, const Deadline& deadline) override {
+    const std::vector<size_t> sizes = std::exchange(later_sizes_, {});
+    collective(Op::sums, checksum(std::as_bytes(std::span(sizes))) >> 1, deadline, evaluate);
+    count_traffic(std::accumulate(sizes.begin(), sizes.end(), size_t{0}));
   }
 
   std::unique_ptr<Mesh> subgroup(std::span<const int> ranks) override {
@@ -235,10 +251,15 @@ class MlxMesh final : public mesh::Mesh {
 
   void gather(std::span<const std::byte> mine, std::span<std::byte> all) {
     copy_out(mx::distributed::all_gather(bytes_in(mine), channel_->group(), mx::Device::cpu), all.data(), all.size());
+    count_traffic(mine.size());
+  }
+
+  // Of an operation in which every rank sends as much to everybody.
+  void count_traffic(size_t bytes) {
     for (size_t r = 0; r < traffic_.size(); ++r) {
       if (static_cast<int>(r) == rank_) continue;
-      traffic_[r].sent += mine.size();
-      traffic_[r].received += mine.size();
+      traffic_[r].sent += bytes;
+      traffic_[r].received += bytes;
     }
   }
 
@@ -257,11 +278,7 @@ class MlxMesh final : public mesh::Mesh {
     mx::array a = make_array({static_cast<int>(data.size())}, type);
     std::memcpy(a.data<std::byte>(), data.data(), data.size_bytes());
     copy_out(mx::distributed::all_sum(a, channel_->group(), mx::Device::cpu), data.data(), data.size_bytes());
-    for (size_t r = 0; r < traffic_.size(); ++r) {
-      if (static_cast<int>(r) == rank_) continue;
-      traffic_[r].sent += data.size_bytes();
-      traffic_[r].received += data.size_bytes();
-    }
+    count_traffic(data.size_bytes());
   }
 
   size_t peer_index(int peer, const char* operation) const {
@@ -305,6 +322,7 @@ class MlxMesh final : public mesh::Mesh {
   int64_t sequence_ = 0;
   std::vector<int64_t> sent_, received_;  // messages per peer
   std::vector<Traffic> traffic_;
+  std::vector<size_t> later_sizes_;  // of the sums asked for and not evaluated, in bytes
 };
 
 void reserve_table(Fabric& fabric, MlxMesh& mesh, const Deadline& deadline) {

@@ -110,10 +110,18 @@ void check(const formats::TensorSource& source, std::span<const WeightPart> part
   }
 }
 
-mx::array multiply(const mx::array& x, const Piece& p) {
-  if (!p.scales) return mx::matmul(x, mx::transpose(mx::astype(p.codes, mx::float32)));
+// What a product with this piece runs in on a GPU. Scales and biases of different types are both widened by MLX, to f32.
+mx::Dtype product_type(const Piece& p) {
+  if (!p.scales) return p.codes.dtype();
+  if (!p.biases) return mx::bfloat16;  // mxfp4, whose scales are powers of two as wide as those of bf16
+  return mx::promote_types(p.scales->dtype(), p.biases->dtype());
+}
+
+mx::array multiply(const Ops& ops, const mx::array& x, const Piece& p) {
+  const mx::array in = ops.narrowed(x, product_type(p));
+  if (!p.scales) return mx::matmul(in, mx::transpose(mx::astype(p.codes, in.dtype())));
   const char* mode = p.format.coding == Coding::mxfp4 ? "mxfp4" : "affine";
-  return mx::quantized_matmul(x, p.codes, *p.scales, p.biases, true, p.format.group, p.format.bits, mode);
+  return mx::quantized_matmul(in, p.codes, *p.scales, p.biases, true, p.format.group, p.format.bits, mode);
 }
 
 }  // namespace
@@ -156,10 +164,10 @@ std::unique_ptr<MlxWeight> load_weight(const formats::TensorSource& source, std:
   return weight;
 }
 
-mx::array multiply(const mx::array& x, const MlxWeight& w) {
-  if (w.pieces.size() == 1) return multiply(x, w.pieces[0]);
+mx::array multiply(const Ops& ops, const mx::array& x, const MlxWeight& w) {
+  if (w.pieces.size() == 1) return multiply(ops, x, w.pieces[0]);
   std::vector<mx::array> columns;
-  for (const Piece& piece : w.pieces) columns.push_back(multiply(x, piece));
+  for (const Piece& piece : w.pieces) columns.push_back(multiply(ops, x, piece));
   return mx::concatenate(std::move(columns), 1);
 }
 

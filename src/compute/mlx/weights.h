@@ -13,6 +13,7 @@
 
 #include "compute/backend.h"
 #include "compute/mlx/border.h"
+#include "compute/mlx/ops.h"
 #include "formats/tensor_source.h"
 
 namespace verbund::compute::mlx_impl {
@@ -34,11 +35,12 @@ struct MlxWeight final : Weight {
 constexpr uint64_t kBandBytes = 4 << 20;  // of the source, read at a time
 
 uint64_t stored_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts);
-// Bytes of the f32 copies that a product makes of 16-bit dense pieces.
+// Bytes of the f32 copies that a product on the CPU makes of 16-bit dense pieces.
 uint64_t widening_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts);
 std::unique_ptr<MlxWeight> load_weight(const formats::TensorSource& source, std::span<const WeightPart> parts);
 
-mx::array multiply(const mx::array& x, const MlxWeight& w);            // x W^T in f32: [n, w.rows]
+// x W^T: [n, w.rows], in f32 or, on a GPU, in the 16-bit type of the scales (ops.h).
+mx::array multiply(const Ops& ops, const mx::array& x, const MlxWeight& w);
 mx::array take_f32(const MlxWeight& table, const mx::array& row_ids);  // the rows as f32: [n, w.cols]
 
 }  // namespace verbund::compute::mlx_impl
