@@ -9,5 +9,5 @@
 #define VERBUND_PICK(isa, function) \
   ((isa) == Isa::avx2 ? N_AVX2::function : (isa) == Isa::avx512bw ? N_AVX3::function : N_AVX3_DL::function)
 #else
-#define VERBUND_PICK(isa, function) N_NEON::function
+#define VERBUND_PICK(isa, function) HWY_NAMESPACE::function  // of the only target
 #endif

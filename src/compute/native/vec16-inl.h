@@ -15,9 +15,14 @@
 
 #include "compute/native/exp_f32.h"
 
-// The target that merely is the compiler's floor (plain x86-64) is below our floor: its copy of each file stays empty.
+// The target that merely is the compiler's floor (plain x86-64) is below our floor: its copy of each file stays empty. On Arm
+// the floor is NEON, whatever Highway calls this build's form of it.
 #undef VERBUND_SIMD
-#define VERBUND_SIMD (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON)
+#if HWY_ARCH_ARM_A64
+#define VERBUND_SIMD (HWY_TARGET == HWY_STATIC_TARGET)
+#else
+#define VERBUND_SIMD (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL)
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace verbund::compute::native {

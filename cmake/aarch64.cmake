@@ -1,0 +1,20 @@
+# Tool chain of the preset aarch64: Debian's cross compiler, the libraries that scripts/setup --dev unpacked into
+# .deps/aarch64, and qemu-user to run the tests. qemu's "max" CPU has every extension the kernels have a form for.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu)
+
+set(verbund_root "${CMAKE_CURRENT_LIST_DIR}/../.deps/aarch64")
+cmake_path(NORMAL_PATH verbund_root)
+set(CMAKE_FIND_ROOT_PATH "${verbund_root}" /usr/aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(CMAKE_CXX_STANDARD_INCLUDE_DIRECTORIES "${verbund_root}/usr/include/aarch64-linux-gnu")
+set(CMAKE_C_STANDARD_INCLUDE_DIRECTORIES "${verbund_root}/usr/include/aarch64-linux-gnu")
+set(ENV{PKG_CONFIG_LIBDIR} "${verbund_root}/usr/lib/aarch64-linux-gnu/pkgconfig:${verbund_root}/usr/share/pkgconfig")
+set(ENV{PKG_CONFIG_SYSROOT_DIR} "${verbund_root}")
