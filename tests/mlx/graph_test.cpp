@@ -170,6 +170,28 @@ TEST(MlxGraph, DecodingMoreSequencesDoesNotGrowTheGraph) {
   RecordProperty("sequences", text(three));
 }
 
+// ... up to 16 MiB of keys at a time: sequences beyond that are gathered in further batches.
+TEST(MlxGraph, BatchesAreBounded) {
+  const auto backend = make_mlx_backend();
+  const auto cache = backend->make_kv_cache({1, 8, 128, 128, KvType::f16});  // 128 KiB a block of keys in f32
+  const std::vector<uint32_t> kv_of_head{0, 1, 2, 3, 4, 5, 6, 7};
+  AttentionParams p{};
+  p.heads = p.kv_heads = 8, p.head_dim = 128, p.kv_of_head = kv_of_head, p.scale = 0.1f, p.rope_mode = RopeMode::none;
+  std::vector<std::vector<uint32_t>> blocks(6, std::vector<uint32_t>(31));  // at most 4 of them at a time
+  std::vector<Segment> segments;
+  for (uint32_t s = 0; s < 6; ++s) {
+    for (uint32_t i = 0; i < 31; ++i) blocks[s][i] = (7 * i + s) % 128;
+    segments.push_back({s, 1, 31 * 32 - 1, blocks[s]});
+  }
+  std::vector<float> out(6 * 8 * 128);
+  take_counts(*backend);
+  backend->begin_step();
+  backend->to_host(backend->attention(backend->from_host(6, 24 * 128, random_values(6 * 24 * 128, 1)), *cache, p, segments), out);
+  backend->end_step();
+  const MlxCounts counts = take_counts(*backend);
+  EXPECT_EQ(counts.kernels.at("ScaledDotProductAttention"), 2u) << text(counts.kernels);
+}
+
 // The form of a GPU computes what that of the CPU does: with f32 scales and cache the same up to rounding, with f16 as far
 // as sums in f16 let it (MLX's CPU kernels, unlike those of a GPU, add in the type of their inputs).
 TEST(MlxGraph, FormOfAGpuAgreesWithThatOfTheCpu) {

@@ -72,9 +72,9 @@ class MlxBackend final : public Backend {
     return guarded("make_kv_cache", [&]() -> std::unique_ptr<KvCache> { return make_cache(layout); });
   }
   // Intermediates of a lazily built step die as their last reader runs; three of the widest live at once. Products with
-  // 16-bit dense weights widen the weight first.
+  // 16-bit dense weights widen the weight first. A batch of scattered sequences is gathered.
   uint64_t step_bytes(size_t rows, size_t cols_total, size_t cols_max) const override {
-    return uint64_t(rows) * (cols_total + 3 * cols_max) * sizeof(float) + widening_max_ + kBufferCacheBytes;
+    return uint64_t(rows) * (cols_total + 3 * cols_max) * sizeof(float) + widening_max_ + kBatchBytes + kBufferCacheBytes;
   }
 
   void begin_step() override {

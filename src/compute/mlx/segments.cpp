@@ -92,8 +92,13 @@ const Parts& StepSegments::parts(size_t window) {
       made.parts.push_back(std::move(part));
     }
   }
-  for (const auto& [magnitude, items] : scattered)
-    made.parts.push_back(items.size() == 1 ? part_of(*items[0], window) : batch_of(items, window));
+  for (const auto& [magnitude, items] : scattered) {
+    const size_t most = batch_max((size_t{1} << magnitude) - 1);
+    for (size_t i = 0; i < items.size(); i += most) {
+      const auto some = std::span(items).subspan(i, std::min(most, items.size() - i));
+      made.parts.push_back(some.size() == 1 ? part_of(*some[0], window) : batch_of(some, window));
+    }
+  }
   std::sort(made.parts.begin(), made.parts.end(), [](const Part& a, const Part& b) { return a.rows[0] < b.rows[0]; });
   made.order = order_of(made.parts, positions_.size());
   return parts_.emplace(window, std::move(made)).first->second;
@@ -127,7 +132,12 @@ Part StepSegments::part_of(const Item& item, size_t window) const {
   return part;
 }
 
-Part StepSegments::batch_of(const std::vector<const Item*>& items, size_t window) const {
+// Sequences of so many blocks that are gathered at a time.
+size_t StepSegments::batch_max(size_t blocks) const {
+  return std::max<size_t>(1, kBatchKeysBytes / (blocks * kKvBlock * layout_.kv_heads * layout_.head_dim * sizeof(float)));
+}
+
+Part StepSegments::batch_of(std::span<const Item* const> items, size_t window) const {
   Part part;
   part.batch = true;
   size_t most = 0;

@@ -17,6 +17,10 @@
 
 namespace verbund::compute::mlx_impl {
 
+// Of the keys of one batch in f32. The same again for values, and for the copies before them in another type or unmasked.
+constexpr size_t kBatchKeysBytes = 16 << 20;
+constexpr size_t kBatchBytes = 4 * kBatchKeysBytes;
+
 // Rows of the step that attend together: the rows of one segment, or several segments of one row each.
 struct Part {
   std::vector<uint32_t> rows;
@@ -61,7 +65,8 @@ class StepSegments {
   };
   Seen seen(const Item& item, size_t window) const;
   Part part_of(const Item& item, size_t window) const;
-  Part batch_of(const std::vector<const Item*>& items, size_t window) const;
+  Part batch_of(std::span<const Item* const> items, size_t window) const;
+  size_t batch_max(size_t blocks) const;
   mx::array block_ids(const std::vector<std::vector<uint32_t>>& blocks) const;
 
   KvLayout layout_;
