@@ -79,7 +79,7 @@ fuzz:
 bench: setup build model
 	@bench/peers/setup
 	@build/bench_roof
-	@bench/goals
+	@bench/goals $(BENCH)
 
 setup:
 	@scripts/setup
