@@ -5,6 +5,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 PROMPT ?= Why is the sky blue?
 NODES ?= 2
+BENCH ?=
 
 # .deps/bin holds the Rust of systems that install it under a versioned name (scripts/setup).
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
@@ -18,7 +19,8 @@ help:
 	@echo "make run         build everything and ask the demo model a question on $(NODES) local nodes"
 	@echo "make test        build and run the tests that take minutes"
 	@echo "make test-full   also the full matrices, the sanitizers and the fuzzers (about an hour)"
-	@echo "make bench       the roofs of this machine, and every goal of speed next to its peer (about 15 minutes the first time)"
+	@echo "make bench       the roofs of this machine, and every goal of speed next to its peer (half an hour the first time, for it builds the peers;"
+	@echo "                 BENCH=--quick: one round, about four minutes on two free cores; BENCH=--json: every sample)"
 	@echo "make asan|tsan   unit tests under address+undefined / thread sanitizer"
 	@echo "make format      clang-format over src, tests and bench"
 	@echo "make clean       remove the build folders (.deps and the model stay)"
