@@ -35,6 +35,7 @@ HWY_INLINE void configure_tiles(size_t width) {
   for (const int sums : {0, 1}) c.rows[sums] = 16, c.row_bytes[sums] = 64;
   for (const int activations : {4, 5}) c.rows[activations] = 16, c.row_bytes[activations] = static_cast<uint16_t>(width);
   for (const int codes : {6, 7}) c.rows[codes] = static_cast<uint8_t>(width / 4), c.row_bytes[codes] = 64;
+  asm volatile("" : : "r"(&c) : "memory");  // g++ 12 believes that only 8 of the 64 bytes are read, and may drop the stores
   _tile_loadconfig(&c);
 }
 
