@@ -111,7 +111,9 @@ void contract(int rank, const std::vector<std::string>& endpoints) {
   std::vector<int> everybody;
   for (int r = 0; r < m->size(); ++r) everybody.push_back(r);
   const auto twin = m->subgroup(everybody);  // shares the ring, not the frames
+  const uint64_t sent = m->links()[0].bytes_sent;
   reduces(*twin);
+  CHECK(m->links()[0].bytes_sent > sent);  // links are shared, and so is what they count
   gathers(*m);
   messages(*twin);
   CHECK(m->buffer_bytes() == compute::kMlxRingBytes);
@@ -312,6 +314,7 @@ void graph_of_sums(int rank, const std::vector<std::string>& endpoints) {
   b->to_host(sums(4, 1.0f), got);
   b->end_step();
   MlxCounts counts = take_counts(*b);
+  CHECK(m->links()[0].bytes_sent >= 4 * rows * (cols + 1) * sizeof(int64_t));
   CHECK(counts.evaluations == 1 && counts.host_sums == 0);
   CHECK(counts.nodes["Sum AllReduce"] == 5);
 

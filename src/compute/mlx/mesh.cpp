@@ -51,6 +51,9 @@ void copy_out(mx::array a, void* into, size_t bytes) {
 
 // What a mesh and its subgroups share: the peers' endpoints, the rings and the one thread that guards them.
 struct Fabric {
+  struct Traffic {
+    uint64_t sent = 0, received = 0;
+  };
   std::string group;                   // "ring", ...
   int rank = 0, size = 1;              // in the whole mesh
   std::vector<std::string> addresses;  // ring: by rank
@@ -59,6 +62,7 @@ struct Fabric {
   Watchdog dog;
   std::map<int, std::shared_ptr<Channel>> pairs;  // by peer
   size_t rings = 0;
+  std::map<int, Traffic> traffic;  // by peer, of all meshes; payload, not what the ring's route makes of it
 
   // The ring of these ranks of the whole mesh (ascending, ours among them).
   std::shared_ptr<Channel> open(const std::vector<int>& members, const Deadline& deadline) {
@@ -82,7 +86,6 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
     rank_ = static_cast<int>(std::find(members_.begin(), members_.end(), fabric_->rank) - members_.begin());
     sent_.resize(members_.size());
     received_.resize(members_.size());
-    traffic_.resize(members_.size());
   }
 
   int rank() const override { return rank_; }
@@ -134,7 +137,7 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
       const Header header{static_cast<int64_t>(Op::send), sent_[peer]++, static_cast<int64_t>(data.size()), id_};
       send_bytes(*channel, index, std::as_bytes(std::span(header)));
       if (!data.empty()) send_bytes(*channel, index, data);
-      traffic_[peer].sent += data.size();
+      traffic_with(peer).sent += data.size();
     });
   }
 
@@ -147,7 +150,7 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
       recv_bytes(*channel, index, std::as_writable_bytes(std::span(got)));
       if (got != wanted) diverged(from, got, wanted);
       if (!data.empty()) recv_bytes(*channel, index, data);
-      traffic_[peer].received += data.size();
+      traffic_with(peer).received += data.size();
     });
   }
 
@@ -193,7 +196,7 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
   std::vector<LinkInfo> links() const override {
     std::vector<LinkInfo> links;
     for (size_t i = 0; i < members_.size(); ++i)
-      if (static_cast<int>(i) != rank_) links.push_back({static_cast<int>(i), "mlx", traffic_[i].sent, traffic_[i].received});
+      if (static_cast<int>(i) != rank_) links.push_back({static_cast<int>(i), "mlx", traffic_with(i).sent, traffic_with(i).received});
     return links;
   }
 
@@ -203,10 +206,6 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
   static constexpr std::chrono::seconds kSubgroupWait{60};  // MLX itself gives up connecting after 31 s
 
   static constexpr int64_t kTwinStep = 1 << 16;
-
-  struct Traffic {
-    uint64_t sent = 0, received = 0;
-  };  // payload, not what the ring's route makes of it
 
   std::string place(const std::string& operation) const {
     return operation + ", rank " + std::to_string(rank_) + " of " + std::to_string(size()) + ", mlx " + fabric_->group;
@@ -254,12 +253,14 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
     count_traffic(mine.size());
   }
 
+  Fabric::Traffic& traffic_with(size_t peer) const { return fabric_->traffic[members_[peer]]; }
+
   // Of an operation in which every rank sends as much to everybody.
   void count_traffic(size_t bytes) {
-    for (size_t r = 0; r < traffic_.size(); ++r) {
+    for (size_t r = 0; r < members_.size(); ++r) {
       if (static_cast<int>(r) == rank_) continue;
-      traffic_[r].sent += bytes;
-      traffic_[r].received += bytes;
+      traffic_with(r).sent += bytes;
+      traffic_with(r).received += bytes;
     }
   }
 
@@ -321,8 +322,7 @@ class MlxMesh final : public mesh::Mesh, public GraphMesh {
   int64_t twins_ = 0;
   int64_t sequence_ = 0;
   std::vector<int64_t> sent_, received_;  // messages per peer
-  std::vector<Traffic> traffic_;
-  std::vector<size_t> later_sizes_;  // of the sums asked for and not evaluated, in bytes
+  std::vector<size_t> later_sizes_;       // of the sums asked for and not evaluated, in bytes
 };
 
 void reserve_table(Fabric& fabric, MlxMesh& mesh, const Deadline& deadline) {
