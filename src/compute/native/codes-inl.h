@@ -16,7 +16,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 HWY_BEFORE_NAMESPACE();
 #endif
 namespace verbund::compute::native {
-namespace HWY_NAMESPACE {
+namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD
 
 // Reads register p of the eight quads of a 32-column span. Each container's kCodeMax bounds its codes.
@@ -148,7 +148,7 @@ HWY_INLINE F16x load_scales(const std::byte* area, ScaleType type, size_t group)
 }
 
 #endif  // VERBUND_SIMD
-}  // namespace HWY_NAMESPACE
+}  // namespace VERBUND_NAMESPACE
 }  // namespace verbund::compute::native
 HWY_AFTER_NAMESPACE();
 

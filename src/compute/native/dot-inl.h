@@ -1,11 +1,12 @@
 // The integer dot products: unsigned codes times signed activations, exact in int32. Included once per target.
 //
 // A Reg holds kParts-th of 64 bytes of codes: [outputs][4 columns]. dot_quads adds, for each output, the products of N
-// quads of codes with N quads of activations.
+// quads of codes with N quads of activations; dot_rows does so for R rows of activations.
 //   AVX-512 VNNI  vpdpbusd
 //   AVX-512, AVX2 vpmaddubsw saturates at 32767, so how many of its sums may be added in 16 bits follows from the largest
 //                 code; 8-bit codes are split into 7 bits and the top one (255 * 127 * 2 would not fit)
-//   NEON          sdot where the build has it, else widening multiplies; 8-bit codes are split likewise
+//   NEON          usmmla for two rows at once and usdot, where the CPU has int8 matrix products; sdot where it has dot products;
+//                 else products are summed in 16 bits as above. All but the first take 8-bit codes less 128 as signed.
 #if defined(VERBUND_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VERBUND_DOT_INL_H_
 #undef VERBUND_DOT_INL_H_
@@ -23,7 +24,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 HWY_BEFORE_NAMESPACE();
 #endif
 namespace verbund::compute::native {
-namespace HWY_NAMESPACE {
+namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD
 
 using IntReg = hn::Vec<IntTag>;
@@ -85,35 +86,132 @@ HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
 
 #else  // NEON
 
-HWY_INLINE int32x4_t dot_s8(int32x4_t acc, int8x16_t a, int8x16_t b) {
-#if defined(__ARM_FEATURE_DOTPROD)
-  return vdotq_s32(acc, a, b);
+// N quads of activations, four in a register.
+template <size_t N>
+HWY_INLINE void load_quads(const int8_t* q, int8x16_t* x) {
+  _Pragma("GCC unroll 2") for (size_t i = 0; i < N / 4; ++i) x[i] = vld1q_s8(q + 16 * i);
+}
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+
+template <int kCodeMax, size_t N>
+HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
+  int8x16_t x[N / 4];
+  load_quads<N>(q, x);
+  _Pragma("GCC unroll 2") for (size_t i = 0; i < N / 4; ++i) {
+    acc.raw = vusdotq_laneq_s32(acc.raw, codes[4 * i].raw, x[i], 0);
+    acc.raw = vusdotq_laneq_s32(acc.raw, codes[4 * i + 1].raw, x[i], 1);
+    acc.raw = vusdotq_laneq_s32(acc.raw, codes[4 * i + 2].raw, x[i], 2);
+    acc.raw = vusdotq_laneq_s32(acc.raw, codes[4 * i + 3].raw, x[i], 3);
+  }
+  return acc;
+}
+
 #else
-  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
-  const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(a), vget_high_s8(b)));
+
+// The sum of products of signed codes. Their largest magnitude is kCodeMax, or 128.
+#if defined(__ARM_FEATURE_DOTPROD)
+template <int kLargest, size_t N>
+HWY_INLINE int32x4_t dot_signed(int32x4_t acc, const int8x16_t* codes, const int8_t* q) {
+  int8x16_t x[N / 4];
+  load_quads<N>(q, x);
+  _Pragma("GCC unroll 2") for (size_t i = 0; i < N / 4; ++i) {
+    acc = vdotq_laneq_s32(acc, codes[4 * i], x[i], 0);
+    acc = vdotq_laneq_s32(acc, codes[4 * i + 1], x[i], 1);
+    acc = vdotq_laneq_s32(acc, codes[4 * i + 2], x[i], 2);
+    acc = vdotq_laneq_s32(acc, codes[4 * i + 3], x[i], 3);
+  }
+  return acc;
+}
+#else
+template <int kLargest, size_t N>
+HWY_INLINE int32x4_t dot_signed(int32x4_t acc, const int8x16_t* codes, const int8_t* q) {
+  constexpr size_t kFit = 32767 / (kLargest * 127);  // products that fit into 16 bits
+  constexpr size_t kStep = kFit >= 8 && N >= 8 ? 8 : kFit >= 4 ? 4 : 2;
+  static_assert(kFit >= kStep && N % kStep == 0);
+  int32x4_t low = vdupq_n_s32(0), high = vdupq_n_s32(0);  // of outputs 0 and 1, and of 2 and 3: two sums each
+  _Pragma("GCC unroll 4") for (size_t i = 0; i < N; i += kStep) {
+    int8x16_t x = vreinterpretq_s8_s32(broadcast_quad(q + 4 * i).raw);
+    int16x8_t low16 = vmull_s8(vget_low_s8(codes[i]), vget_low_s8(x)), high16 = vmull_high_s8(codes[i], x);
+    _Pragma("GCC unroll 8") for (size_t j = 1; j < kStep; ++j) {
+      x = vreinterpretq_s8_s32(broadcast_quad(q + 4 * (i + j)).raw);
+      low16 = vmlal_s8(low16, vget_low_s8(codes[i + j]), vget_low_s8(x));
+      high16 = vmlal_high_s8(high16, codes[i + j], x);
+    }
+    low = vpadalq_s16(low, low16);
+    high = vpadalq_s16(high, high16);
+  }
   return vaddq_s32(acc, vpaddq_s32(low, high));
+}
 #endif
+
+// 128 times the sum of N quads of activations, in every lane.
+template <size_t N>
+HWY_INLINE int32x4_t offset_128(const int8_t* q) {
+  int16x8_t sums = vpaddlq_s8(vld1q_s8(q));
+  if constexpr (N == 8) sums = vpadalq_s8(sums, vld1q_s8(q + 16));
+  return vdupq_n_s32(vaddlvq_s16(sums) * 128);
 }
 
 template <int kCodeMax, size_t N>
 HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
-  _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) {
-    const int8x16_t x = vreinterpretq_s8_s32(broadcast_quad(q + 4 * i).raw);
-    if constexpr (kCodeMax > 127) {
-      const int32x4_t top = dot_s8(vdupq_n_s32(0), vreinterpretq_s8_u8(vshrq_n_u8(codes[i].raw, 7)), x);
-      acc.raw = vaddq_s32(acc.raw, vshlq_n_s32(top, 7));
-      acc.raw = dot_s8(acc.raw, vreinterpretq_s8_u8(vandq_u8(codes[i].raw, vdupq_n_u8(127))), x);
-    } else {
-      acc.raw = dot_s8(acc.raw, vreinterpretq_s8_u8(codes[i].raw), x);
-    }
-  }
+  constexpr bool kWide = kCodeMax > 127;
+  int8x16_t as_signed[N];
+  _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) as_signed[i] =
+      vreinterpretq_s8_u8(kWide ? veorq_u8(codes[i].raw, vdupq_n_u8(128)) : codes[i].raw);
+  acc.raw = dot_signed<kWide ? 128 : kCodeMax, N>(acc.raw, as_signed, q);
+  if constexpr (kWide) acc.raw = vaddq_s32(acc.raw, offset_128<N>(q));
   return acc;
 }
 
 #endif
 
+#endif
+
+template <int kCodeMax, size_t N, size_t R>
+HWY_INLINE void dot_row_by_row(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+  _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] = dot_quads<kCodeMax, N>(d[r][p], codes, rows[r] + at);
+}
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// usmmla takes two outputs and two rows, eight columns each: quads are put together by pairs, sums likewise and apart again.
+template <size_t N>
+HWY_INLINE void dot_two_rows(const uint8x16_t (*octets)[2], const int8_t* q0, const int8_t* q1, IntReg& d0, IntReg& d1) {
+  int8x16_t x0[N / 4], x1[N / 4];
+  load_quads<N>(q0, x0);
+  load_quads<N>(q1, x1);
+  int32x4_t low = vzip1q_s32(d0.raw, d1.raw), high = vzip2q_s32(d0.raw, d1.raw);
+  _Pragma("GCC unroll 4") for (size_t i = 0; i < N / 2; ++i) {
+    const int64x2_t a = vreinterpretq_s64_s8(x0[i / 2]), b = vreinterpretq_s64_s8(x1[i / 2]);
+    const int8x16_t both = vreinterpretq_s8_s64(i % 2 == 0 ? vzip1q_s64(a, b) : vzip2q_s64(a, b));
+    low = vusmmlaq_s32(low, octets[i][0], both);
+    high = vusmmlaq_s32(high, octets[i][1], both);
+  }
+  d0.raw = vuzp1q_s32(low, high);
+  d1.raw = vuzp2q_s32(low, high);
+}
+
+template <int kCodeMax, size_t N, size_t R>
+HWY_INLINE void dot_rows(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+  if constexpr (R == 1) return dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
+  uint8x16_t octets[N / 2][2];
+  _Pragma("GCC unroll 4") for (size_t i = 0; i < N / 2; ++i) {
+    const uint32x4_t a = vreinterpretq_u32_u8(codes[2 * i].raw), b = vreinterpretq_u32_u8(codes[2 * i + 1].raw);
+    octets[i][0] = vreinterpretq_u8_u32(vzip1q_u32(a, b));
+    octets[i][1] = vreinterpretq_u8_u32(vzip2q_u32(a, b));
+  }
+  _Pragma("GCC unroll 4") for (size_t r = 0; r + 1 < R; r += 2)
+      dot_two_rows<N>(octets, rows[r] + at, rows[r + 1] + at, d[r][p], d[r + 1][p]);
+}
+#else
+template <int kCodeMax, size_t N, size_t R>
+HWY_INLINE void dot_rows(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+  dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
+}
+#endif
+
 #endif  // VERBUND_SIMD
-}  // namespace HWY_NAMESPACE
+}  // namespace VERBUND_NAMESPACE
 }  // namespace verbund::compute::native
 HWY_AFTER_NAMESPACE();
 

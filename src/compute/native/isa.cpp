@@ -7,8 +7,12 @@
 #include <cpuid.h>
 #endif
 #ifdef __linux__
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
+#ifdef __APPLE__
+#include <sys/sysctl.h>
 #endif
 
 #include "base/error.h"
@@ -27,6 +31,10 @@ Kernels fill(Isa isa) {
   fill_products_dense(kernels, isa);
   fill_elementwise(kernels, isa);
   fill_attention(kernels, isa);
+#if HWY_ARCH_ARM_A64
+  if (isa == Isa::neon_dotprod) fill_products_dotprod(kernels);
+  if (isa == Isa::neon_i8mm) fill_products_i8mm(kernels);
+#endif
   return kernels;
 }
 
@@ -50,6 +58,28 @@ bool has_tiles() {
 }
 #endif
 
+#if HWY_ARCH_ARM_A64
+struct ArmFeatures {
+  bool dotprod = false, i8mm = false;
+};
+
+#ifdef __APPLE__
+bool has_feature(const char* name) {
+  int value = 0;
+  size_t size = sizeof(value);
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+ArmFeatures arm_features() { return {has_feature("hw.optional.arm.FEAT_DotProd"), has_feature("hw.optional.arm.FEAT_I8MM")}; }
+#elif defined(__linux__)
+ArmFeatures arm_features() {
+  constexpr unsigned long kDotProducts = 1ul << 20, kMatrixProducts = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
+  return {(getauxval(AT_HWCAP) & kDotProducts) != 0, (getauxval(AT_HWCAP2) & kMatrixProducts) != 0};
+}
+#else
+ArmFeatures arm_features() { return {}; }
+#endif
+#endif
+
 std::string list(const std::vector<IsaChoice>& choices) {
   std::string text = "auto";
   for (const IsaChoice& choice : choices) text += ", " + choice.name;
@@ -60,8 +90,8 @@ std::string list(const std::vector<IsaChoice>& choices) {
 
 std::vector<IsaChoice> runnable_isas() {
   std::vector<IsaChoice> choices;
-  const auto supported = hwy::SupportedTargets();
 #if HWY_ARCH_X86
+  const auto supported = hwy::SupportedTargets();
   const bool vnni = (supported & HWY_AVX3_DL) != 0 && __builtin_cpu_supports("avx512vnni");
   if (vnni && has_tiles()) choices.push_back({Isa::amx, "amx", "amx (int8 tiles) and avx512 (VNNI)"});
   if (vnni) choices.push_back({Isa::avx512vnni, "avx512", "avx512 (VNNI)"});
@@ -70,8 +100,11 @@ std::vector<IsaChoice> runnable_isas() {
     choices.push_back({Isa::avx512bw, "avx512bw", "avx512 (VNNI not used)"});
   }
   if (supported & HWY_AVX2) choices.push_back({Isa::avx2, "avx2", "avx2"});
-#elif HWY_ARCH_ARM
-  if (supported & HWY_NEON) choices.push_back({Isa::neon, "neon", "neon"});
+#elif HWY_ARCH_ARM_A64
+  const ArmFeatures features = arm_features();
+  if (features.dotprod && features.i8mm) choices.push_back({Isa::neon_i8mm, "neon_i8mm", "neon (int8 matrix products)"});
+  if (features.dotprod) choices.push_back({Isa::neon_dotprod, "neon_dotprod", "neon (dot products)"});
+  choices.push_back({Isa::neon, "neon", "neon"});
 #endif
   choices.push_back({Isa::scalar, "scalar", "scalar (reference)"});
   return choices;
@@ -82,7 +115,7 @@ IsaChoice choose_isa(const std::string& name) {
   if (name == "auto") return choices.front();
   for (const IsaChoice& choice : choices)
     if (choice.name == name) return choice;
-  const std::vector<std::string> known{"amx", "avx512", "avx512bw", "avx2", "neon", "scalar"};
+  const std::vector<std::string> known{"amx", "avx512", "avx512bw", "avx2", "neon_i8mm", "neon_dotprod", "neon", "scalar"};
   const bool exists = std::find(known.begin(), known.end(), name) != known.end();
   throw Error(exists ? Code::unimplemented : Code::invalid_argument,
               exists ? "this machine cannot run the instruction set \"" + name + "\"" : "there is no instruction set \"" + name + "\"",
@@ -109,7 +142,15 @@ const Kernels& kernels_of(Isa isa) {
       static const Kernels kernels = fill(Isa::amx);
       return kernels;
     }
-#elif HWY_ARCH_ARM
+#elif HWY_ARCH_ARM_A64
+    case Isa::neon_i8mm: {
+      static const Kernels kernels = fill(Isa::neon_i8mm);
+      return kernels;
+    }
+    case Isa::neon_dotprod: {
+      static const Kernels kernels = fill(Isa::neon_dotprod);
+      return kernels;
+    }
     case Isa::neon: {
       static const Kernels kernels = fill(Isa::neon);
       return kernels;

@@ -16,7 +16,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace verbund::compute::native {
-namespace HWY_NAMESPACE {
+namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD
 
 // Fixed-point sums of sixteen outputs while a kernel walks through the units of a row.
@@ -88,7 +88,7 @@ HWY_INLINE void count_poisoned(uint32_t outside, const ProductOut& out, size_t r
 }
 
 #endif  // VERBUND_SIMD
-}  // namespace HWY_NAMESPACE
+}  // namespace VERBUND_NAMESPACE
 }  // namespace verbund::compute::native
 HWY_AFTER_NAMESPACE();
 

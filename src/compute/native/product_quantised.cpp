@@ -22,7 +22,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 HWY_BEFORE_NAMESPACE();
 #endif
 namespace verbund::compute::native {
-namespace HWY_NAMESPACE {
+namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD
 
 // 32 AVX-512 (and NEON) registers hold eight rows' sums and a span's codes; AVX2 has sixteen half as wide.
@@ -63,19 +63,23 @@ HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows
 }
 
 template <class C, size_t R>
+HWY_INLINE void add_span(const std::byte* block, const TileRows<R>& x, size_t span, size_t p, IntReg (*d)[kParts]) {
+  Reg codes[8];
+  C::read(block + span * C::kSpanBytes, p, codes);
+  dot_rows<C::kCodeMax, 8, R>(codes, x.codes, span * kSpan, p, d);
+}
+
+template <class C, size_t R>
 HWY_INLINE void whole_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
   const size_t spans = w.group / kSpan, group_bytes = w.block_bytes / w.groups();
   for (size_t g = groups.begin; g < groups.end; ++g) {
     prefetch_stream(block + g * group_bytes, group_bytes);
     IntReg d[R][kParts];
     _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) VERBUND_PARTS(p) d[r][p] = hn::Set(IntTag(), x.offsets[g * kRowBlock + r]);
-    for (size_t span = g * spans; span < (g + 1) * spans; ++span) {
-      VERBUND_PARTS(p) {
-        Reg codes[8];
-        C::read(block + span * C::kSpanBytes, p, codes);
-        _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] =
-            dot_quads<C::kCodeMax, 8>(d[r][p], codes, x.codes[r] + span * kSpan);
-      }
+    if constexpr (kParts == 4) {  // sums of four parts would not fit into NEON's registers
+      VERBUND_PARTS(p) for (size_t span = g * spans; span < (g + 1) * spans; ++span) add_span<C, R>(block, x, span, p, d);
+    } else {
+      for (size_t span = g * spans; span < (g + 1) * spans; ++span) VERBUND_PARTS(p) add_span<C, R>(block, x, span, p, d);
     }
     add_group<R>(w, block, x, g, g, d, acc);
   }
@@ -92,10 +96,11 @@ HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRo
       Reg codes[8];
       C::read(block + g / 2 * C::kSpanBytes, p, codes);
       _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) {
-        const int8_t* q = x.codes[r] + g * 16;
-        d[0][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[g * kRowBlock + r]), codes, q);
-        d[1][r][p] = dot_quads<C::kCodeMax, 4>(hn::Set(IntTag(), x.offsets[(g + 1) * kRowBlock + r]), codes + 4, q + 16);
+        d[0][r][p] = hn::Set(IntTag(), x.offsets[g * kRowBlock + r]);
+        d[1][r][p] = hn::Set(IntTag(), x.offsets[(g + 1) * kRowBlock + r]);
       }
+      dot_rows<C::kCodeMax, 4, R>(codes, x.codes, g * 16, p, d[0]);
+      dot_rows<C::kCodeMax, 4, R>(codes + 4, x.codes, (g + 1) * 16, p, d[1]);
     }
     add_group<R>(w, block, x, g, g / 2, d[0], acc);
     add_group<R>(w, block, x, g + 1, g / 2, d[1], acc);
@@ -165,11 +170,11 @@ void product_quantised(const Piece& w, const QuantisedRows& x, Range rows, Range
 }
 
 #endif  // VERBUND_SIMD
-}  // namespace HWY_NAMESPACE
+}  // namespace VERBUND_NAMESPACE
 }  // namespace verbund::compute::native
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
+#if HWY_ONCE && !defined(VERBUND_NEON_FORM)
 #include "compute/native/dispatch.h"
 
 namespace verbund::compute::native {

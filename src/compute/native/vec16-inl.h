@@ -24,9 +24,14 @@
 #define VERBUND_SIMD (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL)
 #endif
 
+// Our namespace of each target. A file compiled once more with other flags (neon/) brings a name of its own.
+#ifndef VERBUND_NAMESPACE
+#define VERBUND_NAMESPACE HWY_NAMESPACE
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace verbund::compute::native {
-namespace HWY_NAMESPACE {
+namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -161,7 +166,7 @@ HWY_INLINE F16x exp16(const F16x& x) {
 }
 
 #endif  // VERBUND_SIMD
-}  // namespace HWY_NAMESPACE
+}  // namespace VERBUND_NAMESPACE
 }  // namespace verbund::compute::native
 HWY_AFTER_NAMESPACE();
 
