@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "compute/backend_fixture.h"
+#include "compute/bits.h"
 #include "compute/numerics.h"
 
 namespace verbund::compute::testing {
@@ -173,6 +174,7 @@ TEST_P(Attention, HasTheSameBitsHoweverItIsRun) {
   const Scene s(GetParam());
   const auto reference = make_native_backend("scalar", 1);
   const auto expected = run(*reference, s, {{1000}});
+  for (size_t i = 0; i < expected.size(); ++i) note_bits("attention/" + s.c.name + "/" + std::to_string(i), expected[i]);
   for (const std::string& isa : native_isas())
     for (unsigned threads : {1u, 3u}) {
       const auto backend = make_native_backend(isa, threads);

@@ -1,5 +1,6 @@
 // Norm, gate, rows, host boundary: close to the definition, and the same bits on every instruction set, for any width.
 #include "compute/backend_fixture.h"
+#include "compute/bits.h"
 #include "compute/numerics.h"
 
 namespace verbund::compute::testing {
@@ -15,7 +16,10 @@ TEST(RmsNorm, IsCloseAndTheSameEverywhere) {
     for (const std::string& isa : native_isas()) {
       const auto backend = make_native_backend(isa, 2);
       const auto y = host(*backend, backend->rms_norm(backend->from_host(rows, cols, x), *backend->load_vector(w), 1e-5f));
-      if (expected.empty()) expected = y;
+      if (expected.empty()) {
+        expected = y;
+        note_bits("rms_norm/" + std::to_string(cols), y);
+      }
       EXPECT_TRUE(same_bits(y, expected)) << isa << " " << cols;
       for (size_t r = 0; r < rows; ++r) {
         double squares = 0;
@@ -38,7 +42,10 @@ TEST(Gated, IsCloseAndTheSameEverywhere) {
       for (const std::string& isa : native_isas()) {
         const auto backend = make_native_backend(isa, 1);
         const auto y = host(*backend, backend->gated(backend->from_host(2, 2 * n, x), activation));
-        if (expected.empty()) expected = y;
+        if (expected.empty()) {
+          expected = y;
+          note_bits((activation == Activation::silu ? "silu/" : "gelu_tanh/") + std::to_string(n), y);
+        }
         EXPECT_TRUE(same_bits(y, expected)) << isa << " " << n;
         for (size_t r = 0; r < 2; ++r)
           for (size_t i = 0; i < n; ++i) {

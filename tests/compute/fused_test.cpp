@@ -1,5 +1,6 @@
 // Fused operations against the single ones: the same bits for any number of rows, threads, format and instruction set.
 #include "compute/backend_fixture.h"
+#include "compute/bits.h"
 
 namespace verbund::compute::testing {
 namespace {
@@ -56,6 +57,8 @@ TEST_P(Fused, GivesTheBitsOfTheSingleOperations) {
     const Tensor pair = truth->linear(normed, *slow.gate_up, slow.bias.get());
     const std::vector<float> want_pair = host(*truth, pair);
     const std::vector<float> want = reduced(*truth, truth->linear_partial(truth->gated(pair, Activation::silu), *slow.down));
+    note_bits("norm_linear/" + b.name + "/" + std::to_string(rows), want_pair);
+    note_bits("norm_mlp/" + b.name + "/" + std::to_string(rows), want);
     for (const std::string& isa : native_isas()) {
       for (const unsigned threads : {1u, 3u}) {
         const auto backend = make_native_backend(isa, threads);

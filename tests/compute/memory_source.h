@@ -36,10 +36,18 @@ inline void put(std::byte* at, DType type, float v) {
     std::memcpy(at, &half, 2);
 }
 
+// About normal with variance 1, and the same with every library on every machine, which std::normal_distribution does not
+// promise: the four 16-bit parts of one random number, added.
+inline float about_normal(std::mt19937_64& random) {
+  const uint64_t bits = random();
+  const auto sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+  return (static_cast<float>(sum) - 131070.0f) * (1.0f / 37837.0f);
+}
+
 // Values of about unit variance over sqrt(cols), like a trained matrix.
 inline WeightMatrix random_matrix(const WeightFormat& format, size_t rows, size_t cols, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, 1.0f / std::sqrt(static_cast<float>(cols)));
+  const auto normal = [deviation = 1.0f / std::sqrt(static_cast<float>(cols))](std::mt19937_64& r) { return about_normal(r) * deviation; };
   WeightMatrix m;
   m.resize(format, rows, cols);
   const size_t element = formats::size_of(format.dtype);
@@ -114,9 +122,8 @@ class MemorySource : public formats::TensorSource {
 
 inline std::vector<float> random_values(size_t n, uint64_t seed, float scale = 1.0f) {
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
   std::vector<float> values(n);
-  for (float& v : values) v = normal(random);
+  for (float& v : values) v = about_normal(random) * scale;
   return values;
 }
 

@@ -6,17 +6,30 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <vector>
+
+#include "compute/bits.h"
 
 namespace verbund::compute {
 namespace {
 
+using testing::note_bits;
+
+// The same numbers with every library.
+double uniform(std::mt19937_64& random, double from, double to) {
+  return from + (to - from) * (static_cast<double>(random() >> 11) * 0x1p-53);
+}
+
 TEST(ExpF32, IsAccurateToTwoUnitsInTheLastPlace) {
   double worst = 0;
+  std::vector<float> all;
   for (float x = -87.0f; x <= 88.0f; x += 0.00037f) {
     const long double exact = std::exp(static_cast<long double>(x));
-    worst = std::max(worst, static_cast<double>(std::fabs((exp_f32(x) - exact) / exact)));
+    all.push_back(exp_f32(x));
+    worst = std::max(worst, static_cast<double>(std::fabs((all.back() - exact) / exact)));
   }
   EXPECT_LT(worst, 1.3e-7);
+  note_bits("exp_f32", all);
 }
 
 TEST(ExpF32, HasItsEnds) {
@@ -59,17 +72,19 @@ double relative(double value, long double exact) { return static_cast<double>(st
 
 TEST(Exact, LogExpAndPow) {
   std::mt19937_64 random(2);
-  std::uniform_real_distribution<double> exponent(-690, 690), mantissa(0.5, 2.0), power(-50, 50);
+  std::vector<double> all;
   double worst_log = 0, worst_exp = 0, worst_pow = 0;
   for (int i = 0; i < 20000; ++i) {
-    const double m = mantissa(random), e = exponent(random), p = power(random);
+    const double m = uniform(random, 0.5, 2.0), e = uniform(random, -690, 690), p = uniform(random, -50, 50);
     const double wide = std::ldexp(m, static_cast<int>(e));
     worst_log = std::max(worst_log, relative(exact_log(wide), std::log(static_cast<long double>(wide))));
     if (std::fabs(m - 1) > 1e-9) worst_log = std::max(worst_log, relative(exact_log(m), std::log(static_cast<long double>(m))));
     worst_exp = std::max(worst_exp, relative(exact_exp(e), std::exp(static_cast<long double>(e))));
     const double base = 1 + 1000 * m;
     worst_pow = std::max(worst_pow, relative(exact_pow(base, p), std::pow(static_cast<long double>(base), static_cast<long double>(p))));
+    all.insert(all.end(), {exact_log(wide), exact_log(m), exact_exp(e), exact_pow(base, p)});
   }
+  note_bits("exact_log_exp_pow", std::span<const double>(all));
   EXPECT_LT(worst_log, 2e-15);
   EXPECT_LT(worst_exp, 2e-15);
   EXPECT_LT(worst_pow, 2e-15);
@@ -80,14 +95,16 @@ TEST(Exact, LogExpAndPow) {
 
 TEST(Exact, SinAndCos) {
   std::mt19937_64 random(3);
-  std::uniform_real_distribution<double> angle(-16777215.0, 16777215.0), small(-10, 10);
+  std::vector<double> all;
   double worst = 0;
   for (int i = 0; i < 40000; ++i) {
-    const double x = i % 2 ? angle(random) : small(random);
+    const double x = i % 2 ? uniform(random, -16777215.0, 16777215.0) : uniform(random, -10, 10);
     double s = 0, c = 0;
     exact_sincos(x, s, c);
     worst = std::max({worst, relative(s, std::sin(static_cast<long double>(x))), relative(c, std::cos(static_cast<long double>(x)))});
+    all.insert(all.end(), {s, c});
   }
+  note_bits("exact_sincos", std::span<const double>(all));
   EXPECT_LT(worst, 1e-14);
   double s = 1, c = 0;
   exact_sincos(0.0, s, c);

@@ -1,5 +1,6 @@
 // Matrix products: against the definition, every instruction set against the scalar one, and whatever must not matter.
 #include "compute/backend_fixture.h"
+#include "compute/bits.h"
 #include "compute/numerics.h"
 
 namespace verbund::compute::testing {
@@ -42,23 +43,23 @@ std::vector<double> exact_product(const Made& made, const ProductCase& c) {
   return y;
 }
 
-double relative_error(const std::vector<float>& y, const std::vector<double>& exact) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < y.size(); ++i) {
-    difference += (y[i] - exact[i]) * (y[i] - exact[i]);
-    size += exact[i] * exact[i];
-  }
-  return std::sqrt(difference / size);
+double error(const std::vector<float>& y, const std::vector<double>& exact) {
+  double squares = 0;
+  for (size_t i = 0; i < y.size(); ++i) squares += (y[i] - exact[i]) * (y[i] - exact[i]);
+  return std::sqrt(squares);
 }
 
-double cosine(const std::vector<float>& y, const std::vector<double>& exact) {
-  double dot = 0, a = 0, b = 0;
-  for (size_t i = 0; i < y.size(); ++i) {
-    dot += y[i] * exact[i];
-    a += double(y[i]) * y[i];
-    b += exact[i] * exact[i];
+// What the products of random vectors of these lengths would amount to: the error of quantised activations is in proportion to
+// it, whatever a product happens to be.
+double typical_size(const Made& made, const ProductCase& c) {
+  double weights = 0, activations = 0;
+  std::vector<float> row(c.cols);
+  for (size_t o = 0; o < c.out; ++o) {
+    formats::dequantise_row(made.source.matrix("w"), o, row.data());
+    for (float v : row) weights += double(v) * v;
   }
-  return dot / std::sqrt(a * b);
+  for (float v : made.x) activations += double(v) * v;
+  return std::sqrt(weights * activations / static_cast<double>(c.cols));
 }
 
 // numerics.h point 3, from the stored codes: independent of packing and kernels.
@@ -100,13 +101,12 @@ TEST_P(Product, IsCloseToTheExactProduct) {
   const ProductCase& c = GetParam();
   const Made made = make(c, 1);
   const std::vector<double> exact = exact_product(made, c);
+  const double size = typical_size(made, c);
   for (const std::string& isa : native_isas()) {
     const auto backend = make_native_backend(isa, 1);
     for (const auto& y : {linear(*backend, made, c), partial(*backend, made, c)}) {
-      if (c.format.coding == Coding::dense)
-        EXPECT_LT(relative_error(y, exact), 1e-6) << isa;
-      else
-        EXPECT_GT(cosine(y, exact), 0.9999) << isa;
+      // Codes of activations are off by 0.3 of a 127th of their block's largest, evenly: 0.8 % of a usual one.
+      EXPECT_LT(error(y, exact), size * (c.format.coding == Coding::dense ? 1e-6 : 2.5e-2)) << isa;
     }
   }
 }
@@ -138,6 +138,9 @@ TEST_P(Product, HasTheSameBitsOnEveryInstructionSetAndThreadCount) {
   const auto bias_of = [&](Backend& b) { return b.load_vector(random_values(c.out, 4)); };
   const auto plain = linear(*reference, made, c), biased = linear(*reference, made, c, bias_of(*reference).get()),
              sums = partial(*reference, made, c);
+  note_bits("product/" + c.name, plain);
+  note_bits("product/" + c.name + "/bias", biased);
+  note_bits("product/" + c.name + "/partial", sums);
   for (const std::string& isa : native_isas())
     for (unsigned threads : {1u, 2u, 3u}) {
       const auto backend = make_native_backend(isa, threads);
@@ -167,6 +170,7 @@ TEST_P(Product, EmbedsTheRowsOfTheTable) {
   const int32_t last = static_cast<int32_t>(100 + c.out - 1);
   const std::vector<int32_t> ids{100, last, 99, last + 1, -1, 100};
   const std::vector<float> y = host(*backend, backend->embed(*w, ids, 100));
+  note_bits("embed/" + c.name, y);
   std::vector<float> row(c.cols);
   for (size_t i = 0; i < ids.size(); ++i) {
     std::fill(row.begin(), row.end(), 0.0f);
