@@ -18,7 +18,7 @@ BUILD = mkdir -p $(2) && { test -f $(2)/build.ninja || { $(call CONFIGURE,$(1),$
 help:
 	@echo "make run         build everything and ask the demo model a question on $(NODES) local nodes"
 	@echo "make test        build and run the tests that take minutes"
-	@echo "make test-full   also the full matrices, the sanitizers and the fuzzers (about an hour)"
+	@echo "make test-full   also the full matrices, the sanitizers, emulated Arm CPUs and the fuzzers (over an hour)"
 	@echo "make bench       the roofs of this machine, and every goal of speed next to its peer (half an hour the first time, for it builds the peers;"
 	@echo "                 BENCH=--quick: one round, about four minutes on two free cores; BENCH=--json: every sample)"
 	@echo "make asan|tsan   unit tests under address+undefined / thread sanitizer"
@@ -49,22 +49,24 @@ test:
 
 test-full:
 	@rm -rf build/results
-	@echo "[1/7] packages and tools"
+	@echo "[1/8] packages and tools"
 	@scripts/setup --dev
-	@echo "[2/7] building"
+	@echo "[2/8] building"
 	@$(call BUILD,release,build)
-	@echo "[3/7] include direction and unit tests"
+	@echo "[3/8] include direction and unit tests"
 	@scripts/check-step includes scripts/check-includes || true
 	@scripts/check-unit build || true
-	@echo "[4/7] end-to-end tests with the full matrices (half an hour)"
+	@echo "[4/8] end-to-end tests with the full matrices (half an hour)"
 	@scripts/check-e2e || true
-	@echo "[5/7] unit tests under address and undefined-behaviour sanitizers"
+	@echo "[5/8] unit tests under address and undefined-behaviour sanitizers"
 	@$(MAKE) --no-print-directory asan || true
-	@echo "[6/7] engine and mesh under the thread sanitizer"
+	@echo "[6/8] engine and mesh under the thread sanitizer"
 	@$(MAKE) --no-print-directory tsan || true
-	@echo "[7/7] fuzzing, 60 s a target"
+	@echo "[7/8] the kernels on emulated Arm CPUs, and their bits against this machine's (ten minutes)"
+	@scripts/check-aarch64 --full || true
+	@echo "[8/8] fuzzing, 60 s a target"
 	@scripts/check-step fuzz scripts/fuzz 60 || true
-	@scripts/check-summary includes unit e2e unit-asan unit-tsan fuzz
+	@scripts/check-summary includes unit e2e unit-asan unit-tsan aarch64 aarch64-bits fuzz
 
 asan:
 	@$(call BUILD,asan,build-asan)
@@ -97,4 +99,4 @@ format:
 	@find src tests bench -name '*.h' -o -name '*.cpp' | xargs clang-format -i
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz
+	rm -rf build build-debug build-asan build-tsan build-aarch64 build-fuzz

@@ -59,7 +59,7 @@ void RunOptions::declare(CLI::App& app) {
       ->capture_default_str()
       ->group(how);
   app.add_option("--isa", isa,
-                 "Instruction set of the native kernels: auto, avx512, avx512bw, avx2, scalar, or neon (Arm, not tried yet); `verbund "
+                 "Instruction set of the native kernels: auto, avx512, avx512bw, avx2, neon_i8mm, neon_dotprod, neon, scalar; `verbund "
                  "version` lists what runs here")
       ->capture_default_str()
       ->group(how);

@@ -195,8 +195,8 @@ class Backend {
   virtual void to_host(const Tensor& x, std::span<float> values) = 0;  // rows * cols
 };
 
-// isa: "auto", "avx512" (the best form of AVX-512 this CPU has), "avx512bw" (VNNI left unused), "avx2", "neon", "scalar"
-// (the reference). Throws unimplemented / invalid_argument naming what this CPU and build have. 1 to 1024 threads.
+// isa: "auto", "avx512" (the best form of AVX-512 this CPU has), "avx512bw" (VNNI left unused), "avx2", "neon_i8mm", "neon_dotprod",
+// "neon", "scalar" (the reference). Throws unimplemented / invalid_argument naming what this CPU and build have. 1 to 1024 threads.
 std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads);
 std::vector<std::string> native_isas();  // runnable here, best first
 
