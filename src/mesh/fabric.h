@@ -86,9 +86,12 @@ class Fabric::Wait {
 
 template <class Step>
 void Fabric::run(const FrameHeader& operation, std::span<Peer* const> peers, const Deadline& deadline, Step&& step) {
+  constexpr int kQuickLooks = 16;  // 64 bytes: 0.43 us, with one look 0.57
   try {
     check();
+    // Mostly the peers are as far as this rank and what they sent is nanoseconds away: a few looks before anything else.
     bool done = step();
+    for (int looks = 1; looks < kQuickLooks && !done; ++looks) done = step();
     if (flush_all(peers) && done) return;
     for (Wait wait(*this, operation, peers, deadline);;) {
       wait.once();

@@ -1,9 +1,9 @@
 // What travels on a link: frames of one header and one payload.
 //
-//   | padding to a multiple of 64 bytes of the stream | header, 32 bytes | payload |
+//   | padding to a multiple of Link::frame_align() bytes of the stream | header, one line of 64 bytes | payload |
 //
-// The padding keeps a header on one cache line and payloads aligned, so that sums read them in place. It belongs to the frame that
-// follows, so nobody waits for it. Integers are little-endian.
+// The padding keeps a header on one cache line and payloads on the next ones, so that sums read them in place; its bytes mean nothing. It
+// belongs to the frame that follows, so nobody waits for it. Integers are little-endian.
 // A receiver knows every field beforehand; a frame that differs proves that the ranks diverged. So no length from the wire is ever
 // used for anything but this comparison and the text of the error (give_up excepted, which has a cap of its own).
 #pragma once
@@ -38,9 +38,9 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-constexpr uint64_t kFrameAlign = 64;
+constexpr size_t kLineBytes = 64;           // parts of a vector begin on cache lines
+constexpr size_t kHeaderBytes = kLineBytes;  // what a header takes in the stream; the rest of its line means nothing
 constexpr uint64_t kGiveUpBytesMax = 1024;  // text of a give_up frame
-static_assert(kFrameAlign + sizeof(FrameHeader) + kGiveUpBytesMax <= 4096);
 
 // "all_reduce #41 of 4608 bytes"
 std::string describe(const FrameHeader& frame);

@@ -41,7 +41,7 @@ std::vector<int> all_ranks(int size) {
 
 // Part of a vector that rank r of `ranks` sums in a two-shot all-reduce; on cache lines, so the last ones may be empty.
 Range owned_part(size_t count, size_t element_bytes, size_t ranks, size_t r) {
-  const size_t part = round_up(ceil_div(count, ranks), kFrameAlign / element_bytes);
+  const size_t part = round_up(ceil_div(count, ranks), kLineBytes / element_bytes);
   return {std::min(count, r * part), std::min(count, (r + 1) * part)};
 }
 
@@ -96,18 +96,20 @@ void GroupMesh::reduce_one_shot(std::span<T> data, const FrameHeader& operation,
 // Sums the elements of `part` that have arrived from all peers, up to bytes_max. True when the whole part is done.
 template <class T>
 bool GroupMesh::sum_arrived(std::span<T> part, size_t& summed_bytes, size_t bytes_max) {
-  size_t bytes = bytes_max - summed_bytes;
-  for (size_t p = 0; p < peers_.size(); ++p) {
-    const auto window = peers_[p]->arrived();
-    windows_[p] = window.data();
-    bytes = std::min(bytes, window.size());
-  }
-  bytes -= bytes % sizeof(T);
-  if (bytes > 0) {
+  for (;;) {
+    size_t bytes = bytes_max - summed_bytes;
+    for (size_t p = 0; p < peers_.size(); ++p) {
+      const auto window = peers_[p]->arrived();
+      windows_[p] = window.data();
+      bytes = std::min(bytes, window.size());
+    }
+    bytes -= bytes % sizeof(T);
+    if (bytes == 0) break;
     const std::span<const std::byte* const> windows(windows_);
     sum_in_order(part.subspan(summed_bytes / sizeof(T), bytes / sizeof(T)), windows.first(lower_), windows.subspan(lower_));
     for (Peer* peer : peers_) peer->consume(bytes);
     summed_bytes += bytes;
+
   }
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer* peer) { return peer->received(); });
 }

@@ -12,7 +12,8 @@ class JitterLink final : public Link {
  public:
   JitterLink(std::unique_ptr<Link> link, uint64_t seed) : link_(std::move(link)), random_(seed) {}
 
-  std::span<std::byte> room() override { return cut(link_->room(), room_held_back_); }
+  size_t frame_align() const override { return link_->frame_align(); }
+  std::span<std::byte> room(size_t lead) override { return cut(link_->room(lead), room_held_back_); }
   std::span<const std::byte> arrived(size_t want) override {
     const auto window = link_->arrived(want);
     if (link_->closed()) return window;  // what a closed link does not show now is lost
@@ -21,6 +22,7 @@ class JitterLink final : public Link {
     shown_ = std::max(shown.size(), std::min(shown_, window.size()));
     return window.first(shown_);
   }
+  void expect(size_t bytes) override { link_->expect(bytes); }
   void commit(size_t bytes) override { link_->commit(bytes); }
   void consume(size_t bytes) override {
     shown_ -= std::min(shown_, bytes);

@@ -24,8 +24,13 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Free space of the channel, contiguous; may be less than there is, empty: full. Valid until commit().
-  virtual std::span<std::byte> room() = 0;
+  // Every frame begins at a multiple of this in the stream (a power of two, at most kFrameAlignMax).
+  virtual size_t frame_align() const { return 64; }
+  // Free space of the channel, contiguous; may be less than there is, empty: full. A transport that hands over piece by piece gives
+  // `lead` bytes and one piece. Valid until commit().
+  virtual std::span<std::byte> room(size_t lead) = 0;
+  // A frame is out; the next one will be of about this many bytes. Time to prepare for it, because now this rank waits for its peers.
+  virtual void expect(size_t bytes) {}
   virtual void commit(size_t bytes) = 0;  // the first `bytes` of room() are written: they go out now, in order
   // Received bytes not yet consumed, contiguous. Looks for more when there are fewer than `want` (up to kWindowBytesMin at least).
   virtual std::span<const std::byte> arrived(size_t want) = 0;
@@ -47,8 +52,9 @@ class Link {
   virtual uint64_t buffer_bytes() const = 0;       // memory this side brought in
 };
 
-// A window may be asked for this much and must be able to hold it, whatever the transport.
+// A window may be asked for this much and must be able to hold it, whatever the transport, beside the padding before a frame.
 constexpr size_t kWindowBytesMin = 4096;
+constexpr size_t kFrameAlignMax = 4096;
 
 // Turns an authenticated control connection (mesh/handshake.h) into a Link: passes memory, queue-pair numbers, nothing.
 // Owns the connection until take().

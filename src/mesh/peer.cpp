@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace verbund::mesh {
 namespace {
 
-size_t padding_at(uint64_t stream) { return static_cast<size_t>((kFrameAlign - stream % kFrameAlign) % kFrameAlign); }
+static_assert(kHeaderBytes + kGiveUpBytesMax <= kWindowBytesMin);
 
 // Notice of a dying rank: one byte of code, then text.
 std::string encode_notice(const Error& error) {
@@ -40,17 +41,16 @@ void Peer::begin_send(const FrameHeader& header) {
 size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
   out_ready_ = ready;
   while (!sent() && (!out_header_gone_ || out_pos_ < ready)) {
-    std::span<std::byte> room = link_->room();
+    const size_t padding = out_header_gone_ ? 0 : padding_at(out_stream_);
+    std::span<std::byte> room = link_->room(padding);
     size_t used = 0;
     if (!out_header_gone_) {
-      const size_t padding = padding_at(out_stream_);
-      if (room.size() < padding + sizeof(FrameHeader)) {
+      if (room.size() < padding + kHeaderBytes) {
         if (link_->closed()) throw PeerGone{rank_};
         break;
       }
-      std::memset(room.data(), 0, padding);
       std::memcpy(room.data() + padding, &*out_, sizeof(FrameHeader));
-      used = padding + sizeof(FrameHeader);
+      used = padding + kHeaderBytes;
       out_header_gone_ = true;
     }
     const size_t n = std::min(room.size() - used, ready - out_pos_);
@@ -64,6 +64,7 @@ size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
     out_stream_ += used + n;
     link_->commit(used + n);
     dirty_ = true;
+    if (sent()) link_->expect(kHeaderBytes + out_->payload_bytes);
   }
   return out_pos_;
 }
@@ -71,25 +72,25 @@ size_t Peer::push(std::span<const std::byte> payload, size_t ready) {
 void Peer::begin_recv(const FrameHeader& expected) {
   in_ = expected;
   in_header_seen_ = false;
-  in_pos_ = in_window_ = 0;
+  in_pos_ = in_window_ = in_lead_ = 0;
 }
 
 std::span<const std::byte> Peer::arrived() {
   if (received() || (!in_header_seen_ && !take_header())) return {};
   const size_t want = in_->payload_bytes - in_pos_;
   if (want == 0) return {};
-  std::span<const std::byte> window = link_->arrived(want);
-  if (window.size() < want && link_->closed()) {
-    window = link_->arrived(want);  // what came between the look and the hang-up
-    if (window.size() < want) throw PeerGone{rank_};
+  std::span<const std::byte> window = link_->arrived(in_lead_ + want);
+  if (window.size() < in_lead_ + want && link_->closed()) {
+    window = link_->arrived(in_lead_ + want);  // what came between the look and the hang-up
+    if (window.size() < in_lead_ + want) throw PeerGone{rank_};
   }
-  window = window.first(std::min(window.size(), want));
+  window = window.subspan(in_lead_, std::min(window.size() - in_lead_, want));
   in_window_ = window.size();
   return window;
 }
 
 bool Peer::take_header() {
-  const size_t padding = padding_at(in_stream_), need = padding + sizeof(FrameHeader);
+  const size_t padding = padding_at(in_stream_), need = padding + kHeaderBytes;
   std::span<const std::byte> window = link_->arrived(need + in_->payload_bytes);
   if (window.size() < need && link_->closed()) {
     window = link_->arrived(need);
@@ -103,19 +104,19 @@ bool Peer::take_header() {
     if (header.magic == FrameHeader::kMagic && header.op == Op::give_up && !link_->closed()) return false;  // its text is still to come
     throw diverged(self_, *in_, rank_, header);
   }
-  link_->consume(need);
+  in_lead_ = need;
   in_stream_ += need;
   in_header_seen_ = true;
-  dirty_ = true;
+  if (in_->payload_bytes == 0) consume_stream(0);
   return true;
 }
 
 std::optional<Error> Peer::give_up_frame() {
-  const size_t need = padding_at(in_stream_) + sizeof(FrameHeader);
+  const size_t need = padding_at(in_stream_) + kHeaderBytes;
   auto window = link_->arrived(need + kGiveUpBytesMax);
   if (window.size() < need) return {};
   FrameHeader header;
-  std::memcpy(&header, window.data() + need - sizeof header, sizeof header);
+  std::memcpy(&header, window.data() + need - kHeaderBytes, sizeof header);
   if (header.magic != FrameHeader::kMagic || header.op != Op::give_up || header.payload_bytes > kGiveUpBytesMax) return {};
   if (window.size() < need + header.payload_bytes) return {};
   const auto text = window.subspan(need, header.payload_bytes);
@@ -131,11 +132,16 @@ std::optional<Error> Peer::last_words() {
 
 void Peer::consume(size_t bytes) {
   if (bytes == 0) return;
-  link_->consume(bytes);
+  consume_stream(bytes);
   in_pos_ += bytes;
   in_window_ -= bytes;
   in_stream_ += bytes;
   bytes_received_ += bytes;
+}
+
+// `bytes` and the header before them, if it still lies there.
+void Peer::consume_stream(size_t bytes) {
+  link_->consume(std::exchange(in_lead_, 0) + bytes);
   dirty_ = true;
 }
 

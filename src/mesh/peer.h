@@ -61,11 +61,14 @@ class Peer {
   const Link& link() const { return *link_; }
 
  private:
+  size_t padding_at(uint64_t stream) const { return static_cast<size_t>(-stream & (align_ - 1)); }
   bool take_header();
+  void consume_stream(size_t bytes);
   std::optional<Error> give_up_frame();
 
   const int self_, rank_;
   std::unique_ptr<Link> link_;
+  const uint64_t align_ = link_->frame_align();
 
   std::optional<FrameHeader> out_;
   bool out_header_gone_ = false;
@@ -76,6 +79,7 @@ class Peer {
   std::optional<FrameHeader> in_;
   bool in_header_seen_ = false;
   size_t in_pos_ = 0, in_window_ = 0;
+  size_t in_lead_ = 0;       // padding and header of this frame, seen and not yet consumed
   uint64_t in_stream_ = 0;
 
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;  // payload

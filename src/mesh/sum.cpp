@@ -3,54 +3,83 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 namespace verbund::mesh {
 namespace {
 
-// Wraps instead of overflowing: signed overflow would be undefined, and the reduced values are checked by those who made them.
-float add(float a, float b) { return a + b; }
-int64_t add(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
+#if defined(__x86_64__) && defined(__GNUC__)
+#define VERBUND_SUM_AVX2 1
+#endif
 
+// Inlined into each of the versions below, which compile it for their instruction set. Additions alone: no version rounds differently.
+#define VERBUND_INLINE inline __attribute__((always_inline))
+
+// Vectors of the compiler: 64 bytes, in as many registers as the instruction set needs. Integers are unsigned, so that they wrap instead
+// of overflowing; the reduced values are checked by those who made them.
 template <class T>
-T load(const std::byte* from, size_t i) {
-  T value;
-  std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-  return value;
+using Wrapping = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+template <class T>
+using Vector [[gnu::vector_size(64)]] = Wrapping<T>;
+
+template <class V>
+VERBUND_INLINE void add_one(std::byte* into, const std::byte* left, const std::byte* right) {
+  V a, b;
+  std::memcpy(&a, left, sizeof a);
+  std::memcpy(&b, right, sizeof b);
+  a = a + b;
+  std::memcpy(into, &a, sizeof a);
 }
 
+// into = left + right, of `bytes`; into may be one of them.
 template <class T>
-void add_to(T* __restrict into, const std::byte* __restrict from, size_t count) {
-  for (size_t i = 0; i < count; ++i) into[i] = add(into[i], load<T>(from, i));
+VERBUND_INLINE void add(std::byte* into, const std::byte* left, const std::byte* right, size_t bytes) {
+  size_t i = 0;
+  for (; i + sizeof(Vector<T>) <= bytes; i += sizeof(Vector<T>)) add_one<Vector<T>>(into + i, left + i, right + i);
+  for (; i < bytes; i += sizeof(T)) add_one<Wrapping<T>>(into + i, left + i, right + i);
 }
 
 // 4 KiB blocks: the running sum stays in L1 while the sources pass by.
 constexpr size_t kBlockBytes = 4096;
 
+using Sources = std::span<const std::byte* const>;
+
 template <class T>
-void sum(std::span<T> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) {
-  constexpr size_t kBlock = kBlockBytes / sizeof(T);
-  for (size_t begin = 0; begin < own.size(); begin += kBlock) {
-    const size_t count = std::min(kBlock, own.size() - begin), offset = begin * sizeof(T);
-    T* into = own.data() + begin;
+VERBUND_INLINE void sum(std::span<std::byte> own, Sources lower, Sources higher) {
+  for (size_t begin = 0; begin < own.size(); begin += kBlockBytes) {
+    const size_t bytes = std::min(kBlockBytes, own.size() - begin);
+    std::byte* into = own.data() + begin;
     if (lower.size() >= 2) {
-      std::array<T, kBlock> running;
-      std::memcpy(running.data(), lower[0] + offset, count * sizeof(T));
-      for (size_t s = 1; s < lower.size(); ++s) add_to(running.data(), lower[s] + offset, count);
-      for (size_t i = 0; i < count; ++i) into[i] = add(running[i], into[i]);
+      alignas(64) std::array<std::byte, kBlockBytes> running;
+      add<T>(running.data(), lower[0] + begin, lower[1] + begin, bytes);
+      for (size_t s = 2; s < lower.size(); ++s) add<T>(running.data(), running.data(), lower[s] + begin, bytes);
+      add<T>(into, running.data(), into, bytes);
     } else if (lower.size() == 1) {
-      add_to(into, lower[0] + offset, count);  // a + b == b + a, bit for bit
+      add<T>(into, lower[0] + begin, into, bytes);
     }
-    for (const std::byte* source : higher) add_to(into, source + offset, count);
+    for (const std::byte* source : higher) add<T>(into, into, source + begin, bytes);
   }
+}
+
+#ifdef VERBUND_SUM_AVX2
+template <class T>
+__attribute__((target("avx2"))) void sum_avx2(std::span<std::byte> own, Sources lower, Sources higher) {
+  sum<T>(own, lower, higher);
+}
+const bool has_avx2 = __builtin_cpu_supports("avx2");
+#endif
+
+template <class T>
+void sum_best(std::span<T> own, Sources lower, Sources higher) {
+#ifdef VERBUND_SUM_AVX2
+  if (has_avx2) return sum_avx2<T>(std::as_writable_bytes(own), lower, higher);
+#endif
+  sum<T>(std::as_writable_bytes(own), lower, higher);
 }
 
 }  // namespace
 
-void sum_in_order(std::span<float> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) {
-  sum(own, lower, higher);
-}
-void sum_in_order(std::span<int64_t> own, std::span<const std::byte* const> lower, std::span<const std::byte* const> higher) {
-  sum(own, lower, higher);
-}
+void sum_in_order(std::span<float> own, Sources lower, Sources higher) { sum_best(own, lower, higher); }
+void sum_in_order(std::span<int64_t> own, Sources lower, Sources higher) { sum_best(own, lower, higher); }
 
 }  // namespace verbund::mesh

@@ -22,7 +22,7 @@ class TcpLink final : public Link {
  public:
   explicit TcpLink(Fd socket) : socket_(std::move(socket)), out_(kTcpBufferBytes), in_(kTcpBufferBytes) {}
 
-  std::span<std::byte> room() override {
+  std::span<std::byte> room(size_t) override {
     write_out();
     return std::span(out_).subspan(out_end_);
   }
