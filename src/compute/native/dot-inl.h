@@ -156,10 +156,11 @@ HWY_INLINE int32x4_t offset_128(const int8_t* q) {
 template <int kCodeMax, size_t N>
 HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
   constexpr bool kWide = kCodeMax > 127;
+  constexpr int kLargest = kWide ? 128 : kCodeMax;
   int8x16_t as_signed[N];
   _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) as_signed[i] =
       vreinterpretq_s8_u8(kWide ? veorq_u8(codes[i].raw, vdupq_n_u8(128)) : codes[i].raw);
-  acc.raw = dot_signed<kWide ? 128 : kCodeMax, N>(acc.raw, as_signed, q);
+  acc.raw = dot_signed<kLargest, N>(acc.raw, as_signed, q);
   if constexpr (kWide) acc.raw = vaddq_s32(acc.raw, offset_128<N>(q));
   return acc;
 }
