@@ -110,29 +110,54 @@ HWY_INLINE void add_group(const Piece& w, const std::byte* block, const RowBlock
 
 HWY_INLINE void clear(F16x* acc) { _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) acc[r] = zero16(); }
 
-// The `rows` rows of a tile that exist, as values or as one unit's sums.
-HWY_INLINE void put(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+// Whether all values certainly lie in the fixed-point range: no square is larger than their sum, and a NaN stays one.
+HWY_INLINE bool all_fit(const F16x* acc) {
+  F16x sums[4] = {mul(acc[0], acc[0]), mul(acc[1], acc[1]), mul(acc[2], acc[2]), mul(acc[3], acc[3])};
+  _Pragma("GCC unroll 12") for (size_t r = 4; r < kRowBlock; ++r) sums[r % 4] = fma(acc[r], acc[r], sums[r % 4]);
+  const F16x squares = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
+  return hn::AllTrue(FloatTag(), hn::Lt(squares.v[0], hn::Set(FloatTag(), kFixedMax * kFixedMax / 2)));
+}
+
+// Adds F(v) of a whole row of the block, every lane of which fits. The product by a power of two is exact, and the conversion
+// rounds to nearest even: the same integer as in f64.
+HWY_INLINE void add_fixed(const F16x& v, int64_t* to) {
+  const __m512 scaled = _mm512_mul_ps(v.v[0].raw, _mm512_set1_ps(static_cast<float>(kFixedOne)));
+  const __m512i low = _mm512_cvtps_epi64(_mm512_castps512_ps256(scaled)), high = _mm512_cvtps_epi64(_mm512_extractf32x8_ps(scaled, 1));
+  _mm512_storeu_si512(to, _mm512_add_epi64(_mm512_loadu_si512(to), low));
+  _mm512_storeu_si512(to + 8, _mm512_add_epi64(_mm512_loadu_si512(to + 8), high));
+}
+
+// The `rows` rows of a tile that exist, as one unit's sums ...
+HWY_INLINE void put_sums(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+  int64_t* into = out.sums + row * out.stride + to.output;
+  if (rows == kRowBlock && to.lanes == kBlockRows && all_fit(acc)) {  // straight from the registers
+    _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) add_fixed(acc[r], into + r * out.stride);
+    return;
+  }
   alignas(64) F16x done[kRowBlock];
   _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
   for (size_t r = 0; r < rows; ++r) {
-    if (out.values) {
-      store_values(done[r], out, row + r, to);
-      continue;
-    }
     FixedSums sums;
     count_poisoned(sums.add_unit(done[r]), out, row + r, to);
-    sums.flush(out.sums + (row + r) * out.stride + to.output, to.lanes);
+    sums.flush(into + r * out.stride, to.lanes);
   }
 }
 
+// ... or as values.
+HWY_INLINE void put_values(const F16x* acc, const ProductOut& out, size_t row, size_t rows, const TileOut& to) {
+  alignas(64) F16x done[kRowBlock];
+  _Pragma("GCC unroll 16") for (size_t r = 0; r < kRowBlock; ++r) done[r] = acc[r];
+  for (size_t r = 0; r < rows; ++r) store_values(done[r], out, row + r, to);
+}
+
 // One block of rows against one block of outputs, from packed `block` and its unpacked `codes`.
-template <bool kOffset>
+template <bool kOffset, bool kSums>
 struct Tile {
   const Piece& w;
   const std::byte *block, *codes;
   const RowBlock x;
   size_t groups, width;
-  GroupSums sums[2];
+  GroupSums* sums;  // two, not initialised
 
   // Scales group g, stores the sums of the next and starts the one after it. kSet is g % 2.
   template <int kSet>
@@ -143,7 +168,7 @@ struct Tile {
   }
 
   HWY_INLINE void run(size_t row, size_t rows, const ProductOut& out, const TileOut& to) {
-    const size_t unit_groups = out.values ? groups : out.unit / w.group;
+    const size_t unit_groups = kSums ? out.unit / w.group : groups;
     F16x acc[kRowBlock];
     clear(acc);
     start_group<0>(x, codes, w.group, width, 0);
@@ -155,17 +180,21 @@ struct Tile {
       else
         step<1>(g, acc);
       if (++in_unit < unit_groups && g + 1 < groups) continue;
-      put(acc, out, row, rows, to);
+      if constexpr (kSums)
+        put_sums(acc, out, row, rows, to);
+      else
+        put_values(acc, out, row, rows, to);
       clear(acc);
       in_unit = 0;
     }
   }
 };
 
-template <bool kOffset>
+template <bool kOffset, bool kSums>
 HWY_NOINLINE void tile(const Piece& w, const std::byte* block, const std::byte* codes, const QuantisedRows& rows, size_t row, size_t count,
                        const ProductOut& out, const TileOut& to) {
-  Tile<kOffset>{w, block, codes, RowBlock(rows, row), w.groups(), tile_width(w.group), {}}.run(row, count, out, to);
+  GroupSums sums[2];
+  Tile<kOffset, kSums>{w, block, codes, RowBlock(rows, row), w.groups(), tile_width(w.group), sums}.run(row, count, out, to);
 }
 
 // Codes of one block as bytes, [k / 4][16 outputs][4].
@@ -196,15 +225,11 @@ void unpack_block(const Piece& w, size_t block, std::byte* to) {
 
 void product_tiles(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out, std::byte* scratch) {
   configure_tiles(tile_width(w.group));
+  const auto one = w.zero != 0 ? (out.sums ? tile<true, true> : tile<true, false>) : (out.sums ? tile<false, true> : tile<false, false>);
   for (size_t b = blocks.begin; b < blocks.end; ++b) {
     unpack_block(w, b, scratch);
-    for (size_t row = rows.begin; row < rows.end; row += kRowBlock) {
-      const size_t count = std::min(kRowBlock, rows.end - row);
-      if (w.zero != 0)
-        tile<true>(w, w.block(b), scratch, x, row, count, out, tile_out(w, b));
-      else
-        tile<false>(w, w.block(b), scratch, x, row, count, out, tile_out(w, b));
-    }
+    for (size_t row = rows.begin; row < rows.end; row += kRowBlock)
+      one(w, w.block(b), scratch, x, row, std::min(kRowBlock, rows.end - row), out, tile_out(w, b));
   }
   _tile_release();
 }
