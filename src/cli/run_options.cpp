@@ -58,9 +58,10 @@ void RunOptions::declare(CLI::App& app) {
       ->check(CLI::IsMember({"native", "mlx"}))
       ->capture_default_str()
       ->group(how);
-  app.add_option("--isa", isa,
-                 "Instruction set of the native kernels: auto, avx512, avx512bw, avx2, neon_i8mm, neon_dotprod, neon, scalar; `verbund "
-                 "version` lists what runs here")
+  app.add_option(
+         "--isa", isa,
+         "Instruction set of the native kernels: auto, amx, avx512, avx512bw, avx2, neon_i8mm, neon_dotprod, neon, scalar; `verbund "
+         "version` lists what runs here")
       ->capture_default_str()
       ->group(how);
   app.add_option("--threads", threads, "Threads of each rank (default: cores / ranks)")->check(CLI::Range(1, 1024))->group(how);

@@ -10,11 +10,7 @@
 #include "compute/native/kernels.h"
 #include "compute/native/vec16-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL  // Highway 1.0 does not name VNNI among this target's features, isa.cpp checks that it is there
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
-#else
-HWY_BEFORE_NAMESPACE();
-#endif
+VERBUND_BEFORE_DOTS();
 namespace verbund::compute::native {
 namespace VERBUND_NAMESPACE {
 #if VERBUND_SIMD

@@ -38,6 +38,12 @@ Kernels fill(Isa isa) {
   return kernels;
 }
 
+template <Isa isa>
+const Kernels& filled() {
+  static const Kernels kernels = fill(isa);
+  return kernels;
+}
+
 #if HWY_ARCH_X86
 // CPU has int8 tiles, the system saves their state, and this process may use them (asked for once; threads inherit it).
 bool ask_for_tiles() {
@@ -126,35 +132,14 @@ const Kernels& kernels_of(Isa isa) {
   switch (isa) {
     case Isa::scalar: return reference_kernels();
 #if HWY_ARCH_X86
-    case Isa::avx2: {
-      static const Kernels kernels = fill(Isa::avx2);
-      return kernels;
-    }
-    case Isa::avx512bw: {
-      static const Kernels kernels = fill(Isa::avx512bw);
-      return kernels;
-    }
-    case Isa::avx512vnni: {
-      static const Kernels kernels = fill(Isa::avx512vnni);
-      return kernels;
-    }
-    case Isa::amx: {
-      static const Kernels kernels = fill(Isa::amx);
-      return kernels;
-    }
+    case Isa::avx2: return filled<Isa::avx2>();
+    case Isa::avx512bw: return filled<Isa::avx512bw>();
+    case Isa::avx512vnni: return filled<Isa::avx512vnni>();
+    case Isa::amx: return filled<Isa::amx>();
 #elif HWY_ARCH_ARM_A64
-    case Isa::neon_i8mm: {
-      static const Kernels kernels = fill(Isa::neon_i8mm);
-      return kernels;
-    }
-    case Isa::neon_dotprod: {
-      static const Kernels kernels = fill(Isa::neon_dotprod);
-      return kernels;
-    }
-    case Isa::neon: {
-      static const Kernels kernels = fill(Isa::neon);
-      return kernels;
-    }
+    case Isa::neon_i8mm: return filled<Isa::neon_i8mm>();
+    case Isa::neon_dotprod: return filled<Isa::neon_dotprod>();
+    case Isa::neon: return filled<Isa::neon>();
 #endif
     default: return reference_kernels();
   }

@@ -29,6 +29,15 @@
 #define VERBUND_NAMESPACE HWY_NAMESPACE
 #endif
 
+// Instead of HWY_BEFORE_NAMESPACE where 8-bit dot products are used: Highway 1.0 does not name VNNI among this target's features
+// (isa.cpp checks that it is there).
+#undef VERBUND_BEFORE_DOTS
+#if HWY_TARGET == HWY_AVX3_DL
+#define VERBUND_BEFORE_DOTS() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+#define VERBUND_BEFORE_DOTS() HWY_BEFORE_NAMESPACE()
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace verbund::compute::native {
 namespace VERBUND_NAMESPACE {
