@@ -6,7 +6,7 @@
 //
 // Both forms take turns; the smallest time of each counts, for a disturbance only ever adds. Attention is left out, so the share
 // is of the products alone and larger than that of a whole step. One rank: what int64 instead of f32 costs on the wire shows in
-// bench_mesh (twice the bytes).
+// `verbund bench link` (twice the bytes).
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-// Times a peer's all-reduce the way bench_mesh times ours: int64 sums, one call after another with all ranks in lockstep, after a
+// Times a peer's all-reduce the way `verbund bench link` times ours: int64 sums, one call after another with all ranks in lockstep, after a
 // warm-up, the median of rank 0. Each size is an argument (bytes); prints "BYTES MICROSECONDS" lines. A size takes about a second.
 #pragma once
 

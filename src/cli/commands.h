@@ -12,6 +12,7 @@ using Command = std::function<int()>;
 Command add_run(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);
+Command add_bench(CLI::App& app);
 Command add_version(CLI::App& app);
 Command add_runner(CLI::App& app);  // hidden: the process of one rank
 
