@@ -21,12 +21,16 @@ constexpr int kTurns = 20'000;  // of a loop below: tens of microseconds
 #define VERBUND_TARGET(isa) __attribute__((target(isa)))
 // Makes the compiler believe that a register has changed, so that a product is not computed once for all turns.
 #define VERBUND_TOUCH(x) asm volatile("" : "+v"(x))
+// All sums begin alike, and the compiler would compute one for all of them if it knew.
+#define VERBUND_TELL_APART(sums) \
+  for (auto& sum : sums) asm volatile("" : "+x"(sum))
 
 constexpr int kChains = 12;  // independent sums: more than latency times throughput of any of these instructions
 
 VERBUND_TARGET("avx2,fma") void int8_avx2(unsigned) {
   __m256i sums[kChains] = {}, a = _mm256_set1_epi8(1), b = _mm256_set1_epi8(1);
   const __m256i ones = _mm256_set1_epi16(1);
+  VERBUND_TELL_APART(sums);
   for (int i = 0; i < kTurns; ++i) {
 #pragma GCC unroll 12
     for (__m256i& sum : sums) {
@@ -39,6 +43,7 @@ VERBUND_TARGET("avx2,fma") void int8_avx2(unsigned) {
 
 VERBUND_TARGET("avx512f,avx512bw,avx512vnni") void int8_avx512(unsigned) {
   __m512i sums[kChains] = {}, a = _mm512_set1_epi8(1), b = _mm512_set1_epi8(1);
+  VERBUND_TELL_APART(sums);
   for (int i = 0; i < kTurns; ++i) {
     VERBUND_TOUCH(a);
 #pragma GCC unroll 12
@@ -50,6 +55,7 @@ VERBUND_TARGET("avx512f,avx512bw,avx512vnni") void int8_avx512(unsigned) {
 VERBUND_TARGET("avx512f,avx512bf16") void bf16_avx512(unsigned) {
   __m512 sums[kChains] = {};
   __m512i ones = _mm512_set1_epi16(0x3f80);
+  VERBUND_TELL_APART(sums);
   for (int i = 0; i < kTurns; ++i) {
     VERBUND_TOUCH(ones);
 #pragma GCC unroll 12
@@ -60,6 +66,7 @@ VERBUND_TARGET("avx512f,avx512bf16") void bf16_avx512(unsigned) {
 
 VERBUND_TARGET("avx2,fma") void f32_avx2(unsigned) {
   __m256 sums[kChains] = {}, a = _mm256_set1_ps(1e-3f);
+  VERBUND_TELL_APART(sums);
   for (int i = 0; i < kTurns; ++i) {
     asm volatile("" : "+x"(a));
 #pragma GCC unroll 12
@@ -70,6 +77,7 @@ VERBUND_TARGET("avx2,fma") void f32_avx2(unsigned) {
 
 VERBUND_TARGET("avx512f") void f32_avx512(unsigned) {
   __m512 sums[kChains] = {}, a = _mm512_set1_ps(1e-3f);
+  VERBUND_TELL_APART(sums);
   for (int i = 0; i < kTurns; ++i) {
     VERBUND_TOUCH(a);
 #pragma GCC unroll 12

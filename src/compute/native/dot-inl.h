@@ -32,6 +32,13 @@ HWY_INLINE Reg load_reg(const std::byte* at) { return hn::LoadU(ByteTag(), reint
 HWY_INLINE Reg low_nibbles(Reg r) { return hn::And(r, hn::Set(ByteTag(), 15)); }
 HWY_INLINE Reg high_nibbles(Reg r) { return hn::ShiftRight<4>(r); }
 
+// Rows of activation codes. One register holds the place and one the distance, where a pointer a row would not leave enough.
+struct CodeRows {
+  const int8_t* first;
+  size_t stride;
+  HWY_INLINE const int8_t* operator[](size_t r) const { return first + r * stride; }
+};
+
 HWY_INLINE IntReg broadcast_quad(const int8_t* q) {
   int32_t quad;
   std::memcpy(&quad, q, 4);
@@ -166,7 +173,7 @@ HWY_INLINE IntReg dot_quads(IntReg acc, const Reg* codes, const int8_t* q) {
 #endif
 
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_row_by_row(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+HWY_INLINE void dot_row_by_row(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] = dot_quads<kCodeMax, N>(d[r][p], codes, rows[r] + at);
 }
 
@@ -189,7 +196,7 @@ HWY_INLINE void dot_two_rows(const uint8x16_t (*octets)[2], const int8_t* q0, co
 }
 
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_rows(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   if constexpr (R == 1) return dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
   uint8x16_t octets[N / 2][2];
   _Pragma("GCC unroll 4") for (size_t i = 0; i < N / 2; ++i) {
@@ -200,9 +207,16 @@ HWY_INLINE void dot_rows(const Reg* codes, const int8_t* const* rows, size_t at,
   _Pragma("GCC unroll 4") for (size_t r = 0; r + 1 < R; r += 2)
       dot_two_rows<N>(octets, rows[r] + at, rows[r + 1] + at, d[r][p], d[r + 1][p]);
 }
+#elif HWY_TARGET == HWY_AVX3_DL
+// A quad of every row before the next quad: sums of as many rows hide the latency of each other's additions.
+template <int kCodeMax, size_t N, size_t R>
+HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+  _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] =
+      dot_quads<kCodeMax, 1>(d[r][p], codes + i, rows[r] + at + 4 * i);
+}
 #else
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_rows(const Reg* codes, const int8_t* const* rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
 }
 #endif

@@ -33,13 +33,13 @@ HWY_INLINE F16x to_floats(const IntReg* d) {
 // The rows of one tile; they lie in one block of sixteen.
 template <size_t R>
 struct TileRows {
-  const int8_t* codes[R];
+  CodeRows codes;
   const float* scales;  // [activation block][16 rows], from this tile's first row
   const int32_t* offsets;
   const float* bias_factors;
 
   HWY_INLINE TileRows(const QuantisedRows& x, size_t row) {
-    for (size_t r = 0; r < R; ++r) codes[r] = x.codes + (row + r) * x.cols;
+    codes = {x.codes + row * x.cols, x.cols};
     scales = x.scales + x.scale_at(row, 0);
     offsets = x.offsets + x.group_at(row, 0);
     bias_factors = x.bias_factors + x.group_at(row, 0);
