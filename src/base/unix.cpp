@@ -190,4 +190,16 @@ unsigned available_cores() {
   return cores;
 }
 
+void leave_this_core() {
+#ifdef __linux__
+  cpu_set_t may;
+  if (::sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) < 2) return;
+  const int here = ::sched_getcpu();
+  cpu_set_t others = may;
+  if (here < 0 || here >= CPU_SETSIZE || !CPU_ISSET(here, &may)) return;
+  CPU_CLR(here, &others);
+  if (::sched_setaffinity(0, sizeof others, &others) == 0) ::sched_setaffinity(0, sizeof may, &may);
+#endif
+}
+
 }  // namespace verbund

@@ -52,5 +52,7 @@ std::string executable_path();  // of this program
 uint64_t peak_rss_bytes();      // of this process, since its start
 uint64_t random_u64();          // from the system
 unsigned available_cores();     // affinity and cgroup quota respected
+// The system puts this thread on another core that it may use, if there is one, and is free again afterwards (Linux; else nothing).
+void leave_this_core();
 
 }  // namespace verbund

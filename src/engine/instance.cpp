@@ -47,10 +47,11 @@ struct Instance::Runner {
   std::string endpoint;
   Clock::time_point heard;
   uint64_t loaded = 0;
-  bool planned = false, ready = false, reported = false, exited = false, closed = false, silent = false;
+  bool spoken = false, planned = false, ready = false, reported = false, exited = false, closed = false, silent = false;
   int status = 0;
   std::optional<Error> error;
   bool alive() const { return report.pid > 0 && !exited; }
+  std::chrono::milliseconds patience() const { return spoken ? kDead : kFirstWord; }
 };
 
 Instance::Instance(InstanceConfig config) : config_(std::move(config)) { config_.runner.secret = random_secret(); }
@@ -177,7 +178,7 @@ void Instance::turn(std::chrono::milliseconds wait) {
 void Instance::heartbeat() {
   const auto now = Clock::now();
   for (auto& r : runners_)
-    if (r->alive() && now - r->heard > kDead && !stopping_) r->silent = true, failed_ = true;
+    if (r->alive() && now - r->heard > r->patience() && !stopping_) r->silent = true, failed_ = true;
   if (now - last_ping_ < kHeartbeat) return;
   last_ping_ = now;
   send_all({{"op", "ping"}, {"n", ++pings_}});
@@ -200,6 +201,7 @@ void Instance::read_from(Runner& r) {
   try {
     while (auto message = r.channel->poll()) {
       r.heard = Clock::now();
+      r.spoken = true;
       handle(r, *message);
     }
   } catch (const Error& e) {
@@ -274,7 +276,7 @@ void Instance::fail() {
   pick(lost,
        [&](const Runner& r) {
          const std::string what =
-             r.silent ? name(r) + " gave no sign of life for " + std::to_string(kDead.count() / 1000) + " s"
+             r.silent ? name(r) + " gave no sign of life for " + std::to_string(r.patience().count() / 1000) + " s"
                       : name(r) + " was ended by signal " + std::to_string(WTERMSIG(r.status)) + " (" + strsignal(WTERMSIG(r.status)) + ")";
          return Error({Code::unavailable, Lost::instance, what, {}, "the instance has been ended; start it again"});
        }) ||

@@ -21,9 +21,11 @@
 
 namespace verbund::engine {
 
-// DESIGN 4.2: a rank is asked for a sign of life every kHeartbeat, is suspect after kSuspect and dead after kDead.
+// DESIGN 4.2: a rank is asked for a sign of life every kHeartbeat and is dead after kDead without one. A process that has just been
+// started may need longer until it can answer at all: on a machine full of other work, kFirstWord.
 constexpr std::chrono::milliseconds kHeartbeat{250};
 constexpr std::chrono::milliseconds kDead{2000};
+constexpr std::chrono::milliseconds kFirstWord{10'000};
 
 struct InstanceConfig {
   std::string program;  // path of this executable

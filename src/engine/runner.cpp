@@ -28,24 +28,31 @@ class Runner {
   explicit Runner(int fd) : channel_(Fd(fd), "owner") {}
 
   int run() {
+    // From the first moment on: planning and loading take long on a busy machine, and a rank that cannot answer is taken for dead.
+    std::thread control([this] { control_loop(); });
+    const int code = plan_and_compute();
+    done_ = true;
+    control.join();
+    return code;
+  }
+
+ private:
+  int plan_and_compute() {
     try {
       nlohmann::json commit = receive({"plan"}, kStartWait);
       while (commit.at("op") == "plan") {
         parts_.reset();
-        parts_ = std::make_unique<RunnerParts>(runner_config_from_json(commit.at("config")));
+        const RunnerConfig config = runner_config_from_json(commit.at("config"));
+        std::this_thread::sleep_for(std::chrono::milliseconds(config.faults.slow_plan_ms));
+        parts_ = std::make_unique<RunnerParts>(config);
         where_ = "rank " + std::to_string(parts_->config().rank);
         send(parts_->planned());
         commit = receive({"plan", "commit"}, parts_->config().load_wait);
       }
-      std::thread control([this] { control_loop(); });
-      const int code = compute(commit);
-      done_ = true;
-      control.join();
-      return code;
+      return compute(commit);
     } catch (...) { return report_error(current_error(where_)); }
   }
 
- private:
   int compute(const nlohmann::json& commit) {
     try {
       parts_->connect(commit.at("endpoints").get<std::vector<std::string>>(), [this](mesh::Mesh& m) { set_mesh(&m); });
@@ -62,7 +69,7 @@ class Runner {
     }
   }
 
-  // Reads frames until compute is done. The only thread that reads after the start.
+  // Reads frames until compute is done; the only thread that does.
   void control_loop() {
     try {
       while (!done_) {
@@ -105,16 +112,13 @@ class Runner {
   nlohmann::json receive(std::initializer_list<std::string_view> ops, std::chrono::nanoseconds wait) {
     const Deadline deadline = Deadline::after(wait);
     for (;;) {
-      while (auto message = channel_.poll()) {
-        const std::string got = message->value("op", std::string());
-        if (std::find(ops.begin(), ops.end(), got) != ops.end()) return *message;
-        if (got == "ping") send({{"op", "pong"}, {"n", message->value("n", uint64_t(0))}});
-        if (got == "stop" || got == "abort") throw Error({Code::cancelled, Lost::instance, "stopped before the start", {}, {}});
+      for (const nlohmann::json& message : mailbox_.take(std::chrono::milliseconds(std::min(deadline.left_ms(), 1000)))) {
+        const std::string got = message.value("op", std::string());
+        if (std::find(ops.begin(), ops.end(), got) != ops.end()) return message;  // the owner sends nothing more before the answer
+        if (got == "stop") throw Error({Code::cancelled, Lost::instance, "stopped before the start", {}, {}});
       }
       if (deadline.expired())
         throw Error({Code::deadline_exceeded, Lost::instance, "no '" + std::string(*ops.begin()) + "' from the owner", {}, {}});
-      pollfd p{channel_.fd(), POLLIN, 0};
-      ::poll(&p, 1, std::min(deadline.left_ms(), 1000));
     }
   }
 

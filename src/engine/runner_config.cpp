@@ -23,11 +23,13 @@ Faults parse_faults(const std::vector<std::string>& texts) {
     const std::string_view value = colon == std::string::npos ? std::string_view() : std::string_view(text).substr(colon + 1);
     const size_t at = value.find('@');
     const bool ok = kind == "jitter"      ? parse_number(value, f.jitter_seed)
+                    : kind == "slow-plan" ? parse_number(value, f.slow_plan_ms)
                     : kind == "slow-load" ? parse_number(value, f.slow_load_ms)
                     : kind == "skip"      ? at != std::string_view::npos && parse_number(value.substr(0, at), f.skip_rank) &&
                                            parse_number(value.substr(at + 1), f.skip_step)
                                      : false;
-    if (!ok) throw Error(Code::invalid_argument, "'" + text + "' is not a fault", {}, "jitter:SEED, slow-load:MS, skip:RANK@STEP");
+    if (!ok)
+      throw Error(Code::invalid_argument, "'" + text + "' is not a fault", {}, "jitter:SEED, slow-plan:MS, slow-load:MS, skip:RANK@STEP");
   }
   return f;
 }
@@ -56,6 +58,7 @@ nlohmann::json to_json(const RunnerConfig& c) {
           {"trace", c.trace},
           {"faults",
            {{"jitter_seed", c.faults.jitter_seed},
+            {"slow_plan_ms", c.faults.slow_plan_ms},
             {"slow_load_ms", c.faults.slow_load_ms},
             {"skip_rank", c.faults.skip_rank},
             {"skip_step", c.faults.skip_step}}}};
@@ -87,6 +90,7 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
     j.at("trace").get_to(c.trace);
     const auto& f = j.at("faults");
     f.at("jitter_seed").get_to(c.faults.jitter_seed);
+    f.at("slow_plan_ms").get_to(c.faults.slow_plan_ms);
     f.at("slow_load_ms").get_to(c.faults.slow_load_ms);
     f.at("skip_rank").get_to(c.faults.skip_rank);
     f.at("skip_step").get_to(c.faults.skip_step);

@@ -14,6 +14,7 @@ namespace verbund::engine {
 // Test hooks (`verbund run --fault ...`, hidden): they make faults happen at a chosen moment and change no result.
 struct Faults {
   uint64_t jitter_seed = 0;   // jitter:SEED     random wire and arrival order
+  uint32_t slow_plan_ms = 0;  // slow-plan:MS    pause before a rank plans
   uint32_t slow_load_ms = 0;  // slow-load:MS    pause before the weights are read
   int32_t skip_rank = -1;     // skip:RANK@STEP  this rank leaves out the reduction of one step
   uint64_t skip_step = 0;

@@ -375,8 +375,8 @@ std::unique_ptr<Mesh> connect_mesh(const MeshConfig& config, Listener& listener,
     for (size_t r = 0; r < links.size(); ++r)
       if (links[r])
         links[r] = add_jitter(std::move(links[r]), config.jitter_seed * 1'000'003 + static_cast<uint64_t>(config.rank) * 1009 + r);
-  const auto spin = config.spin_us >= 0 ? std::chrono::microseconds(config.spin_us)
-                                        : spin_for_threads(ranks_on_host(config, endpoints) * std::max(1, config.threads));
+  Spin spin = spin_for_threads(ranks_on_host(config, endpoints) * std::max(1, config.threads));
+  if (config.spin_us >= 0) spin.window = std::chrono::microseconds(config.spin_us);
   return std::make_unique<GroupMesh>(std::make_shared<Fabric>(config.rank, std::move(links), spin));
 }
 

@@ -31,7 +31,7 @@ struct MeshConfig {
   std::string secret;              // at least 16 bytes
   std::string host = "127.0.0.1";  // tcp: the own address to listen on; the peers connect to it
   Transport transport = Transport::shm;
-  // Computing threads of each rank. With more of them on this host than it has cores a wait sleeps at once instead of spinning.
+  // Computing threads of each rank. With more of them on this host than it has cores each look of a wait gives the core away.
   int threads = 1;
   int64_t spin_us = -1;  // how long a wait spins; negative: chosen from the above
   // Test hook: delays and reorders frames and arrival by a seeded generator; results must not change. 0 = off.

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -30,14 +32,23 @@ std::string name_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::chrono::nanoseconds spin_for_threads(int threads_on_host) {
+// A yield that takes longer has not run a rank's short step but the slice of another program.
+constexpr auto kSlowYield = std::chrono::microseconds(700);
+constexpr int kWaitsWithoutSpin = 64;
+// So long a yield has run somebody. Where cores are enough, this thread then goes to another one, not too often.
+constexpr auto kIdleYield = std::chrono::microseconds(2);
+constexpr int kSharedYields = 3;
+constexpr auto kMoveEvery = std::chrono::milliseconds(5);
+// How long a rank that ends listens for what others have to say about it.
+constexpr auto kGrace = std::chrono::milliseconds(200), kGraceStep = std::chrono::milliseconds(2);
+
+Spin spin_for_threads(int threads_on_host) {
   // Ranks between two collectives of a decode step differ by tens of microseconds, and a sleep and wake-up across cores of a virtual
-  // machine costs about 50. On one core a hand-over by sleep costs 3 and any spin comes on top.
-  return static_cast<unsigned>(threads_on_host) <= available_cores() ? std::chrono::microseconds(200) : std::chrono::microseconds(0);
+  // machine costs about 50.
+  return {std::chrono::microseconds(200), static_cast<unsigned>(threads_on_host) > available_cores()};
 }
 
-Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin)
-    : rank_(rank), spin_(spin), polled_(links.size() + 1) {
+Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, Spin spin) : rank_(rank), spin_(spin), polled_(links.size() + 1) {
   int ends[2];
   if (::pipe(ends) != 0) throw Error({Code::resource_exhausted, Lost::instance, "cannot open a pipe: " + errno_text(errno), {}, {}});
   alarm_read_ = Fd(ends[0]);
@@ -101,26 +112,41 @@ Fabric::Wait::Wait(Fabric& fabric, const FrameHeader& operation, std::span<Peer*
 
 void Fabric::Wait::once() {
   if (fabric_.cancelled_.load(std::memory_order_relaxed)) fabric_.check();
-  if (turns_++ % 16 != 0 && fabric_.spin_.count() > 0) return cpu_pause();  // a look at the clock costs as much as a look at the links
+  const bool spins = fabric_.spin_.window.count() > 0 && fabric_.waits_without_spin_ == 0;
+  // A look at the clock costs as much as a look at the links.
+  if (turns_++ % 16 != 0 && spins && !fabric_.spin_.crowded) return cpu_pause();
 
   const auto now = Deadline::Clock::now();
   if (const uint64_t moved = this->moved(); moved != moved_ || spin_until_ == Deadline::Clock::time_point{}) {
     moved_ = moved;
-    spin_until_ = now + fabric_.spin_;
+    spin_until_ = now + (spins ? fabric_.spin_.window : std::chrono::nanoseconds(0));
   }
   if (now >= deadline_.at()) {
     // One last look: a rank that was stopped itself should not blame those who gave it up meanwhile.
     if (std::exchange(last_look_, true)) throw_deadline();
     return fabric_.look(0);
   }
-  if (now < spin_until_ && !spin_is_vain()) return cpu_pause();
+  if (now < spin_until_) return give_core_away(now);
+  if (fabric_.waits_without_spin_ > 0) --fabric_.waits_without_spin_;
   fabric_.look(deadline_.left_ms());
   spin_until_ = {};
   turns_ = 0;
 }
 
-bool Fabric::Wait::spin_is_vain() const {
-  return std::any_of(peers_.begin(), peers_.end(), [](Peer* peer) { return peer->lacks() && peer->link().shares_core(); });
+// The peer may be waiting for this very core: the system likes to put two there that talk, however many others are free, and leaves
+// them there while both keep running.
+void Fabric::Wait::give_core_away(Deadline::Clock::time_point begun) {
+  ::sched_yield();
+  const auto now = Deadline::Clock::now();
+  fabric_.shared_in_a_row_ = now - begun < kIdleYield ? 0 : fabric_.shared_in_a_row_ + 1;
+  if (!fabric_.spin_.crowded && fabric_.shared_in_a_row_ >= kSharedYields && now - fabric_.moved_at_ > kMoveEvery) {
+    leave_this_core();
+    fabric_.moved_at_ = now;
+    fabric_.shared_in_a_row_ = 0;
+  }
+  if (now - begun < kSlowYield) return;
+  fabric_.waits_without_spin_ = kWaitsWithoutSpin;
+  spin_until_ = begun;
 }
 
 void Fabric::look(int timeout_ms) {
@@ -138,17 +164,25 @@ void Fabric::look(int timeout_ms) {
   // A rank that had something to say at its end ends everyone's wait; one that merely finished first does not.
   for (auto& peer : peers_)
     if (peer && peer->closed())
-      if (const auto words = peer->last_words()) throw *words;
+      if (const auto words = peer->last_words()) throw PeerWords{peer->rank(), *words};
 }
 
 Error Fabric::why_gone(int rank) {
-  try {
-    look(0);
-  } catch (const Error& told) { return told; }
-  // When one rank is killed, others may close their links over it before this rank looks: then all of them are named.
+  // When one rank is killed, others close their links over it, and this rank may see that first. Their words, or the end of the other
+  // link, are on their way then: all that are closed are named, even one that had sent all that this operation wanted.
+  const bool could_be_told = size() > 2 && !peer(rank).link().has_notices();
+  const auto until = Deadline::Clock::now() + (could_be_told ? kGrace : std::chrono::milliseconds(0));
   std::vector<int> gone;
-  for (auto& peer : peers_)
-    if (peer && peer->closed() && (peer->rank() == rank || peer->busy())) gone.push_back(peer->rank());
+  for (;;) {
+    try {
+      look(0);
+    } catch (const PeerWords& words) { return words.error; }
+    gone.clear();
+    for (auto& peer : peers_)
+      if (peer && peer->closed() && (peer->rank() == rank || peer->busy() || could_be_told)) gone.push_back(peer->rank());
+    if (gone.size() > 1 || Deadline::Clock::now() >= until) break;
+    std::this_thread::sleep_for(kGraceStep);
+  }
   const bool one = gone.size() == 1;
   return Error({Code::unavailable,
                 Lost::instance,
@@ -164,22 +198,58 @@ uint64_t Fabric::Wait::moved() const {
   return moved;
 }
 
-void Fabric::Wait::throw_deadline() const {
+std::vector<int> Fabric::late_ranks(std::span<Peer* const> peers) const {
   // In a gather of sums a rank may only be passing on that it waits itself: who has not even sent its terms comes first.
   int phase = 255;
-  for (Peer* peer : peers_)
+  for (Peer* peer : peers)
     if (peer->lacks()) phase = std::min(phase, peer->phase());
   std::vector<int> late;
-  for (Peer* peer : peers_)
+  for (Peer* peer : peers)
     if (peer->lacks() && peer->phase() == phase) late.push_back(peer->rank());
+  return late;
+}
+
+Error Fabric::with_own_wait(const PeerWords& words, std::span<Peer* const> peers) const {
+  Error::Parts parts = words.error.parts();
+  std::vector<int> late = late_ranks(peers);
+  std::erase(late, words.rank);
+  if (parts.code == Code::deadline_exceeded && !late.empty())
+    parts.what += fmt::format("; rank {} itself waits for {}", rank_, name_ranks(late));
+  return Error(parts);
+}
+
+std::optional<Error> Fabric::words_of(std::span<const int> ranks) {
+  try {
+    look(0);
+  } catch (const PeerWords&) {}  // perhaps another's, who waited for this rank
+  for (const int rank : ranks)
+    if (auto words = peer(rank).last_words()) return words;
+  return {};
+}
+
+// Who is late may only be waiting for somebody else. All whose deadline passes say so before they close their links, and listen a
+// moment: then the error tells the chain to its end, and nobody takes another's closed link for the cause.
+void Fabric::Wait::throw_deadline() {
+  std::vector<int> late = fabric_.late_ranks(peers_);
   if (late.empty())
     for (Peer* peer : peers_) late.push_back(peer->rank());
-  throw Error(
-      {Code::deadline_exceeded,
-       Lost::instance,
-       fmt::format("{} on rank {} waited {:.2f} s for {}", describe(operation_), fabric_.rank_, deadline_.waited_s(), name_ranks(late)),
-       {},
-       fmt::format("{} may be stopped, overloaded or cut off", name_ranks(late))});
+  Error::Parts parts{
+      Code::deadline_exceeded,
+      Lost::instance,
+      fmt::format("{} on rank {} waited {:.2f} s for {}", describe(operation_), fabric_.rank_, deadline_.waited_s(), name_ranks(late)),
+      {},
+      fmt::format("{} may be stopped, overloaded or cut off", name_ranks(late))};
+  for (auto& peer : fabric_.peers_)
+    if (peer) peer->tell(Error(parts));
+  for (const auto until = Deadline::Clock::now() + kGrace; fabric_.size() > 2 && Deadline::Clock::now() < until;) {
+    if (const auto words = fabric_.words_of(late)) {
+      parts.what += fmt::format(" ({})", words->parts().what);
+      parts.hint.clear();
+      break;
+    }
+    std::this_thread::sleep_for(kGraceStep);
+  }
+  throw Error(parts);
 }
 
 }  // namespace verbund::mesh

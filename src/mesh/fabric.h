@@ -1,4 +1,4 @@
-// All links of a rank and the one place where a mesh waits: bounded spin, then one poll(2) over all of them.
+// All links of a rank and the one place where a mesh waits: bounded spin that yields the core, then one poll(2) over all of them.
 //
 // Shared by a mesh and its subgroups. Dies as a whole: the first error of any operation is kept, told to the peers, and thrown
 // again by every later call. cancel() may come from any thread, everything else from the thread that uses the mesh.
@@ -19,14 +19,17 @@
 
 namespace verbund::mesh {
 
-// How long a wait spins before it sleeps, for so many computing threads on this host. A rank that spins while its peer
-// lacks a core delays what it waits for.
-std::chrono::nanoseconds spin_for_threads(int threads_on_host);
+// How a wait spins before it sleeps.
+struct Spin {
+  std::chrono::nanoseconds window{0};  // without progress
+  bool crowded = false;                // there are fewer cores than computing threads: every look gives the core away
+};
+Spin spin_for_threads(int threads_on_host);
 
 class Fabric {
  public:
   // links[r] leads to rank r; links[rank] is null.
-  Fabric(int rank, std::vector<std::unique_ptr<Link>> links, std::chrono::nanoseconds spin);
+  Fabric(int rank, std::vector<std::unique_ptr<Link>> links, Spin spin);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
@@ -49,10 +52,17 @@ class Fabric {
   void fail(Error error);     // keeps it, tells the peers, throws it
   void look(int timeout_ms);  // the poll: one look at all links, or a sleep
   Error why_gone(int rank);   // the link to `rank` is closed: by whom?
+  std::vector<int> late_ranks(std::span<Peer* const> peers) const;  // whom the operation waits for
+  // Another rank gave up because somebody is late: perhaps because this one waits itself.
+  Error with_own_wait(const PeerWords& words, std::span<Peer* const> peers) const;
+  std::optional<Error> words_of(std::span<const int> ranks);  // what one of them has said meanwhile
   static bool flush_all(std::span<Peer* const> peers);
 
   const int rank_;
-  const std::chrono::nanoseconds spin_;
+  const Spin spin_;
+  int waits_without_spin_ = 0;  // still to come, after another program took the core
+  int shared_in_a_row_ = 0;     // yields that somebody made use of
+  Deadline::Clock::time_point moved_at_{};
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<pollfd> polled_;  // one a peer, then the alarm; here so that a wait allocates nothing
   std::optional<Error> dead_;
@@ -70,9 +80,9 @@ class Fabric::Wait {
   void once();  // spins a little or sleeps; throws on cancel, deadline, a peer's end
 
  private:
-  [[noreturn]] void throw_deadline() const;
+  [[noreturn]] void throw_deadline();
   uint64_t moved() const;
-  bool spin_is_vain() const;
+  void give_core_away(Deadline::Clock::time_point begun);
 
   Fabric& fabric_;
   const FrameHeader& operation_;
@@ -98,9 +108,9 @@ void Fabric::run(const FrameHeader& operation, std::span<Peer* const> peers, con
       done = done || step();
       if (flush_all(peers) && done) return;
     }
-  } catch (const PeerGone& gone) { fail(why_gone(gone.rank)); } catch (...) {
-    fail(current_error());
-  }
+  } catch (const PeerGone& gone) { fail(why_gone(gone.rank)); } catch (const PeerWords& words) {
+    fail(with_own_wait(words, peers));
+  } catch (...) { fail(current_error()); }
 }
 
 }  // namespace verbund::mesh

@@ -38,9 +38,9 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-constexpr size_t kLineBytes = 64;           // parts of a vector begin on cache lines
+constexpr size_t kLineBytes = 64;            // parts of a vector begin on cache lines
 constexpr size_t kHeaderBytes = kLineBytes;  // what a header takes in the stream; the rest of its line means nothing
-constexpr uint64_t kGiveUpBytesMax = 1024;  // text of a give_up frame
+constexpr uint64_t kGiveUpBytesMax = 1024;   // text of a give_up frame
 
 // "all_reduce #41 of 4608 bytes"
 std::string describe(const FrameHeader& frame);

@@ -109,7 +109,6 @@ bool GroupMesh::sum_arrived(std::span<T> part, size_t& summed_bytes, size_t byte
     sum_in_order(part.subspan(summed_bytes / sizeof(T), bytes / sizeof(T)), windows.first(lower_), windows.subspan(lower_));
     for (Peer* peer : peers_) peer->consume(bytes);
     summed_bytes += bytes;
-
   }
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer* peer) { return peer->received(); });
 }
@@ -300,7 +299,7 @@ void GroupMesh::check_rank(int rank, std::string_view what) const {
 
 std::unique_ptr<Mesh> make_solo_mesh() {
   std::vector<std::unique_ptr<Link>> none(1);
-  return std::make_unique<GroupMesh>(std::make_shared<Fabric>(0, std::move(none), std::chrono::nanoseconds(0)));
+  return std::make_unique<GroupMesh>(std::make_shared<Fabric>(0, std::move(none), Spin{}));
 }
 
 }  // namespace verbund::mesh

@@ -35,9 +35,9 @@ class JitterLink final : public Link {
     return link_->arm(want_arrived, want_room, p) && !arrived_held_back_ && !room_held_back_;
   }
   void disarm(const pollfd& p) override { link_->disarm(p); }
-  bool shares_core() const override { return link_->shares_core(); }
   bool closed() const override { return link_->closed(); }
   std::string_view notice() const override { return link_->notice(); }
+  bool has_notices() const override { return link_->has_notices(); }
   void hang_up(std::string_view notice) override { link_->hang_up(notice); }
   std::string_view transport() const override { return link_->transport(); }
   uint64_t buffer_bytes() const override { return link_->buffer_bytes(); }

@@ -42,10 +42,9 @@ class Link {
   virtual bool arm(bool want_arrived, bool want_room, pollfd& p) = 0;
   virtual void disarm(const pollfd& p) = 0;  // after it
 
-  // The peer was last seen on the core of this thread, where it cannot move as long as this one spins.
-  virtual bool shares_core() const { return false; }
   virtual bool closed() const = 0;                    // the peer is gone; arrived() still yields what it left
   virtual std::string_view notice() const = 0;        // its last words, where the transport carries them out of band
+  virtual bool has_notices() const = 0;               // it does: a peer that closed without any had no time for them
   virtual void hang_up(std::string_view notice) = 0;  // the peer sees closed() at once; best effort for the notice
 
   virtual std::string_view transport() const = 0;  // "shm", "tcp", ...

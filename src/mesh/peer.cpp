@@ -100,7 +100,7 @@ bool Peer::take_header() {
   FrameHeader header;
   std::memcpy(&header, window.data() + padding, sizeof header);
   if (header != *in_) {
-    if (const auto words = give_up_frame()) throw *words;
+    if (const auto words = give_up_frame()) throw PeerWords{rank_, *words};
     if (header.magic == FrameHeader::kMagic && header.op == Op::give_up && !link_->closed()) return false;  // its text is still to come
     throw diverged(self_, *in_, rank_, header);
   }
@@ -163,17 +163,21 @@ void Peer::disarm(const pollfd& p) {
   if (p.fd >= 0) link_->disarm(p);
 }
 
-void Peer::give_up(const Error& error) {
+void Peer::tell(const Error& error) {
+  if (told_ || !(sent() || !out_header_gone_) || link_->closed()) return;
+  told_ = true;
   const std::string notice = encode_notice(error);
-  if ((sent() || !out_header_gone_) && !link_->closed()) {
-    const auto text = std::as_bytes(std::span(notice)).subspan(1);
-    FrameHeader header{
-        .op = Op::give_up, .phase = static_cast<uint8_t>(notice[0]), .operation_bytes = text.size(), .payload_bytes = text.size()};
-    begin_send(header);
-    push(text, text.size());
-    link_->flush();
-  }
-  link_->hang_up(notice);
+  const auto text = std::as_bytes(std::span(notice)).subspan(1);
+  FrameHeader header{
+      .op = Op::give_up, .phase = static_cast<uint8_t>(notice[0]), .operation_bytes = text.size(), .payload_bytes = text.size()};
+  begin_send(header);
+  push(text, text.size());
+  link_->flush();
+}
+
+void Peer::give_up(const Error& error) {
+  tell(error);
+  link_->hang_up(encode_notice(error));
 }
 
 }  // namespace verbund::mesh

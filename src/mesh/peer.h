@@ -17,6 +17,11 @@ namespace verbund::mesh {
 struct PeerGone {
   int rank;
 };
+// Thrown where a peer says that it gives up, and why.
+struct PeerWords {
+  int rank;
+  Error error;
+};
 
 class Peer {
  public:
@@ -52,7 +57,9 @@ class Peer {
   // Why the peer closed the link, if it could say and all it sent before has been taken.
   std::optional<Error> last_words();
 
-  // Tells the peer why this rank ends, as far as the stream allows, and closes the link.
+  // Tells the peer why this rank ends, once and as far as the stream allows: half a frame cannot be interrupted.
+  void tell(const Error& error);
+  // The same, and closes the link.
   void give_up(const Error& error);
 
   uint64_t bytes_sent() const { return bytes_sent_; }
@@ -74,12 +81,12 @@ class Peer {
   bool out_header_gone_ = false;
   size_t out_pos_ = 0, out_ready_ = 0;
   uint64_t out_stream_ = 0;  // bytes of the stream so far, padding and headers included
-  bool dirty_ = false;
+  bool dirty_ = false, told_ = false;
 
   std::optional<FrameHeader> in_;
   bool in_header_seen_ = false;
   size_t in_pos_ = 0, in_window_ = 0;
-  size_t in_lead_ = 0;       // padding and header of this frame, seen and not yet consumed
+  size_t in_lead_ = 0;  // padding and header of this frame, seen and not yet consumed
   uint64_t in_stream_ = 0;
 
   uint64_t bytes_sent_ = 0, bytes_received_ = 0;  // payload

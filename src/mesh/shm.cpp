@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -38,20 +37,11 @@ Error broken_ring(const std::string& what) {
 // Head of the shared memory; one cache line for each writer, so that a look at one does not slow down another.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> written;          // bytes since the start; only the producer stores it
-  std::atomic<uint32_t> producer_core;                // where it ran then, plus one; 0: unknown
   alignas(64) std::atomic<uint64_t> consumed;         // only the consumer stores it
   alignas(64) std::atomic<uint32_t> consumer_sleeps;  // "send me a byte when there is something"
   alignas(64) std::atomic<uint32_t> producer_sleeps;  // "... when there is room"
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingControl) == 256);
-
-uint32_t this_core() {
-#ifdef __linux__
-  return static_cast<uint32_t>(::sched_getcpu()) + 1;
-#else
-  return 0;
-#endif
-}
 
 size_t page_bytes() {
   static const size_t bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -162,7 +152,6 @@ class ShmLink final : public Link {
   void commit(size_t bytes) override {
     written_ += bytes;
     room_seen_ -= bytes;
-    out_.control().producer_core.store(this_core(), std::memory_order_relaxed);
     out_.control().written.store(written_, std::memory_order_release);
   }
 
@@ -208,12 +197,9 @@ class ShmLink final : public Link {
     if (p.revents != 0) read_socket();
   }
 
-  bool shares_core() const override {
-    const uint32_t theirs = in_.control().producer_core.load(std::memory_order_relaxed);
-    return theirs != 0 && theirs == this_core();
-  }
   bool closed() const override { return closed_; }
   std::string_view notice() const override { return notice_; }
+  bool has_notices() const override { return true; }
 
   void hang_up(std::string_view notice) override {
     std::string words(1, static_cast<char>(kNotice));

@@ -73,6 +73,7 @@ class TcpLink final : public Link {
 
   bool closed() const override { return end_of_stream_ || write_failed_; }
   std::string_view notice() const override { return {}; }  // has only the stream itself
+  bool has_notices() const override { return false; }
 
   void hang_up(std::string_view) override {
     write_out();

@@ -89,9 +89,10 @@ def test_a_rank_that_skips_a_step_is_found(flags):
     assert time.monotonic() - begun < 20  # all of it, the load too
 
 
-def test_slow_is_not_lost():
-    """A load that takes longer than the deadline of a step is alive all the same."""
-    p = run("run", "smollm2", "Hello", "--raw", "--max-tokens", 4, "--local", 2, "--fault", "slow-load:4000")
+@pytest.mark.parametrize("fault", ["slow-plan:4000", "slow-load:4000"])
+def test_slow_is_not_lost(fault):
+    """A rank that plans or loads for longer than a silent one may live is alive all the same."""
+    p = run("run", "smollm2", "Hello", "--raw", "--max-tokens", 4, "--local", 2, "--fault", fault)
     assert p.returncode == 0, p.stderr
     assert p.stdout.strip() != ""
 

@@ -82,13 +82,16 @@ TEST_P(Process, StoppedPeerIsNoticedByTheDeadlineAndNamed) {
     for (int r : {0, 1}) {
       const Outcome outcome = ranks.wait(r);
       EXPECT_TRUE(outcome.failed);
-      // The rank whose deadline passes first ends its links. Over TCP its last words do not fit behind half a frame, so the
-      // other one may see a closed link instead of its own deadline.
-      if (GetParam() == Transport::tcp && count != 576 && outcome.code == Code::unavailable) continue;
+      // A rank that only waits for another survivor hears from that one for whom it waits - except over TCP behind half a frame,
+      // where no words fit: then it names the survivor, or sees its closed link. The one who waits for the stopped rank itself always
+      // names that.
+      const bool may_not_hear = GetParam() == Transport::tcp && count != 576;
+      if (may_not_hear && outcome.code == Code::unavailable) continue;
       EXPECT_EQ(outcome.code, Code::deadline_exceeded) << outcome.what;
       EXPECT_THAT(outcome.what, HasSubstr("all_reduce #"));
-      EXPECT_THAT(outcome.what, ::testing::ContainsRegex("for ranks? ([0-9], )?2")) << "rank " << r << ", " << count << " elements";
-      ++named;
+      const bool names_it = ::testing::Value(outcome.what, ::testing::ContainsRegex("for ranks? ([0-9], )?2"));
+      EXPECT_TRUE(names_it || may_not_hear) << "rank " << r << ", " << count << " elements: " << outcome.what;
+      if (names_it) ++named;
     }
     EXPECT_GE(named, 1);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(4));
