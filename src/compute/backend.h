@@ -158,6 +158,8 @@ class Backend {
   // What a step of `rows` rows needs at most: `cols_total` f32 columns are alive at once (fixed-point sums count as two
   // each), and the widest tensor has `cols_max`. Quantised activations and rotated queries are counted on top.
   virtual uint64_t step_bytes(size_t rows, size_t cols_total, size_t cols_max) const = 0;
+  // What attention holds beside that where threads share a sequence of up to `context` positions.
+  virtual uint64_t attention_bytes(size_t context, size_t head_dim) const { return 0; }
 
   // ---- one step
   virtual void begin_step() = 0;

@@ -44,6 +44,10 @@
 //      l is sixteen lanes: l[t] = l[t] * c, then l[j % 16] = l[j % 16] + p_j for j ascending
 //      o[d] = o[d] * c, then o[d] = fma(p_j, v_j[d], o[d]) for j ascending
 //    at the end o[d] / FOLD(l) (division).
+//    The positions are cut at every multiple of 1024 (kKvPartition). Each partition with a visible key is summed by itself, from
+//    m = -inf, l = 0, o = 0; then the sums are merged into those of the first one, the partitions ascending:
+//      M = max(m, m') ; a = exp(m - M) ; b = exp(m' - M) ; l[t] = fma(l'[t], b, l[t] * a) ; o[d] = fma(o'[d], b, o[d] * a) ; m = M
+//    (a maximum with a NaN is a NaN), and the division comes last. So threads can share one long sequence.
 //    Cache type q8: a position's key and value are each stored as codes q and a scale s by point 2 with one block of D columns;
 //    then k_j[d] and v_j[d] above are f32(q), s_j = (scale * ks_j) * LANES4(...), and o[d] = fma(p_j * vs_j, v_j[d], o[d]).
 // 9. linear with bias: the finished product, then + bias.
@@ -57,6 +61,7 @@ namespace verbund::compute {
 
 constexpr double kFixedOne = 1073741824.0;  // 2^30
 constexpr float kFixedMax = 1048576.0f;     // 2^20: |value| of one unit
+constexpr size_t kKvPartition = 1024;       // positions; a multiple of kKvBlock
 constexpr size_t kUnitsMax = 8191;          // units summed in one reduction: 8191 * 2^50 < 2^63
 // Nearest-even rounding by adding 1.5 * 2^52: the same bits on every machine, and one fused operation.
 constexpr double kFixedMagic = 6755399441055744.0;

@@ -83,7 +83,8 @@ DecoderBytes decoder_bytes(const formats::ModelFiles& files, const DecoderSpec& 
   const size_t attention = qkv + shard.heads.size() * spec.head_dim;
   // Alive at once: residual, its successor and the norm, the block's own tensors, and the fixed-point sums (8 bytes each).
   const size_t alive = 3 * spec.hidden + std::max(attention, 3 * shard.mlp.size()) + 2 * spec.hidden;
-  bytes.activations = backend.step_bytes(options.step_rows_max, alive, std::max({qkv, 2 * shard.mlp.size(), spec.hidden}));
+  bytes.activations = backend.step_bytes(options.step_rows_max, alive, std::max({qkv, 2 * shard.mlp.size(), spec.hidden})) +
+                      backend.attention_bytes(options.context, spec.head_dim);
   bytes.load_scratch = backend.load_scratch_bytes();
   return bytes;
 }

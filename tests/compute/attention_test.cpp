@@ -4,10 +4,14 @@
 
 #include "compute/backend_fixture.h"
 #include "compute/bits.h"
+#include "compute/native/backend.h"
 #include "compute/numerics.h"
 
 namespace verbund::compute::testing {
 namespace {
+
+using native::choose_isa;
+using native::NativeBackend;
 
 struct Layout {
   std::vector<size_t> chunks;  // tokens of each step; the last may be shorter
@@ -185,6 +189,60 @@ TEST_P(Attention, HasTheSameBitsHoweverItIsRun) {
           ASSERT_TRUE(same_bits(y[i], expected[i])) << isa << ", sequence " << i << ", first chunk " << layout.chunks[0];
       }
     }
+}
+
+// Contexts around and beyond the borders of partitions; with several threads few tiles are cut into partitions.
+class AttentionPartitions : public ::testing::TestWithParam<AttentionCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, AttentionPartitions,
+    ::testing::Values(
+        AttentionCase{"borders", 16, {0, 0}, 1, KvType::f16, 0, RopeMode::none, 0, false, {{0, 1000}, {0, 1023}, {0, 1024}, {0, 1025}}},
+        AttentionCase{"three", 20, {0, 1}, 2, KvType::f16, 0, RopeMode::half, 5, true, {{0, 3000}}},
+        AttentionCase{"just_three", 16, {0}, 1, KvType::f32, 0, RopeMode::none, 0, false, {{0, 2049}}},
+        AttentionCase{"two_q8", 16, {0, 0, 0}, 1, KvType::q8, 0, RopeMode::none, 0, false, {{0, 2048}}},
+        AttentionCase{"window_over_a_border", 16, {0, 0}, 1, KvType::q8, 1100, RopeMode::none, 0, false, {{0, 2300}}},
+        AttentionCase{"small_window", 16, {0, 0, 0, 0, 0}, 1, KvType::f16, 40, RopeMode::half, 8, false, {{0, 2100}}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(AttentionPartitions, HaveTheSameBitsHoweverTheyAreShared) {
+  const Scene s(GetParam());
+  const auto expected = run(*make_native_backend("scalar", 1), s, {{4000}});
+  for (size_t i = 0; i < expected.size(); ++i) note_bits("attention partitions/" + s.c.name + "/" + std::to_string(i), expected[i]);
+  for (const std::string& isa : native_isas())
+    for (unsigned threads : {1u, 2u, 4u}) {
+      const auto backend = make_native_backend(isa, threads);
+      // The last steps have few rows: their tiles are shared.
+      for (const Layout& layout : {Layout{{4000}}, Layout{{990, 9, 1, 1, 22, 2, 960, 60, 3, 5, 900, 1}, true, false}}) {
+        const auto y = run(*backend, s, layout);
+        for (size_t i = 0; i < y.size(); ++i)
+          ASSERT_TRUE(same_bits(y[i], expected[i]))
+              << isa << ", " << threads << " threads, sequence " << i << ", first chunk " << layout.chunks[0];
+      }
+    }
+}
+
+TEST_P(AttentionPartitions, AreCloseToTheDefinition) {
+  const Scene s(GetParam());
+  const auto y = run(*make_native_backend("auto", 2), s, {{1500, 200, 1}});
+  for (size_t i = 0; i < y.size(); ++i) {
+    const auto expected = exact(s, i);
+    const double tolerance = s.c.type == KvType::q8 ? 4e-2 : s.c.type == KvType::f16 ? 4e-3 : 2e-5;
+    ASSERT_EQ(y[i].size(), expected.size());
+    for (size_t k = 0; k < expected.size(); ++k) ASSERT_NEAR(y[i][k], expected[k], tolerance) << "sequence " << i << ", value " << k;
+  }
+}
+
+// One partition is attended as ever: the contract of short contexts does not know of partitions.
+TEST(AttentionPartitionsMemory, IsAnnounced) {
+  NativeBackend backend(choose_isa("auto"), 2);
+  EXPECT_EQ(backend.attention_bytes(1024, 64), 0u);
+  EXPECT_GT(backend.attention_bytes(1025, 64), 0u);
+  EXPECT_EQ(NativeBackend(choose_isa("auto"), 1).attention_bytes(100'000, 64), 0u);  // nobody to share with
+  const AttentionCase c{"", 64, {0, 0, 0, 1, 1, 1}, 2, KvType::f16, 0, RopeMode::none, 0, false, {{0, 3001}}};
+  const Scene s(c);
+  run(backend, s, {{3000, 1}});
+  const size_t rows = 3000, qkv = s.cols;
+  EXPECT_LE(backend.step_bytes_peak(), backend.step_bytes(rows, 2 * qkv, qkv) + backend.attention_bytes(3001, 64));
 }
 
 // Later tokens that are no numbers must not reach earlier ones, not even through a factor of 0.

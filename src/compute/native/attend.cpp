@@ -1,9 +1,11 @@
 // Attention of the native backend: first every row's keys and values into the cache and its queries prepared, then tiles
-// of queries that read the same KV head, one task each.
+// of queries that read the same KV head, one task each. With fewer tiles than would keep the threads busy each partition of a
+// long context is a task, and a last turn merges them.
 #include <algorithm>
 #include <cstring>
 
 #include "compute/native/backend.h"
+#include "compute/numerics.h"
 
 namespace verbund::compute::native {
 namespace {
@@ -20,6 +22,12 @@ struct TilePlan {
   uint32_t kv_head;
   size_t count;
   QueryRef queries[kTileQueries];
+
+  // Of the context that some query sees.
+  Range partitions(size_t window) const {
+    const size_t oldest = queries[0].position, first = window == 0 || oldest < window ? 0 : oldest - window + 1;
+    return {first / kKvPartition, queries[count - 1].position / kKvPartition + 1};
+  }
 };
 
 // Heads that read one KV head, row by row: positions ascend in a tile, and neighbours share nearly all blocks.
@@ -72,6 +80,44 @@ void check(const FloatTensor& qkv, const NativeKvCache& cache, const AttentionPa
   }
 }
 
+// Tiles that are fewer than this are cut into partitions: threads finish together, and all have something to do.
+size_t split_tiles_below(unsigned threads) { return threads == 1 ? 0 : 4 * threads; }
+
+// Parts of a tile: [query][partition].
+template <class TileOf>
+void attend_by_partitions(const Kernels& kernels, ThreadPool& threads, BufferPool& pool, const std::vector<TilePlan>& tiles,
+                          const TileOf& tile_of, size_t window, size_t head_dim) {
+  struct Task {
+    const TilePlan* tile;
+    Range partitions;
+    size_t parts_at, index;  // index: the partition, or the query that is merged
+  };
+  const size_t step = partition_floats(head_dim);
+  std::vector<Task> tasks, merges;
+  size_t parts = 0;
+  for (const TilePlan& tile : tiles) {
+    const Range partitions = tile.partitions(window);
+    for (size_t p = partitions.begin; p < partitions.end; ++p) tasks.push_back({&tile, partitions, parts, p});
+    for (size_t q = 0; q < tile.count; ++q) merges.push_back({&tile, partitions, parts, q});
+    parts += tile.count * partitions.size();
+  }
+  const BufferPool::Buffer buffer = pool.take(parts * step * sizeof(float) + kSlackBytes);
+  const auto part = [&](const Task& task, size_t query, size_t partition) {
+    return buffer.as<float>() + (task.parts_at + query * task.partitions.size() + partition - task.partitions.begin) * step;
+  };
+  threads.parallel_for(tasks.size(), [&](size_t i) {
+    AttendTile tile = tile_of(*tasks[i].tile);
+    tile.partition = tasks[i].index;
+    for (size_t q = 0; q < tile.count; ++q) tile.parts[q] = part(tasks[i], q, tile.partition);
+    kernels.attend(tile);
+  });
+  threads.parallel_for(merges.size(), [&](size_t i) {
+    const Task& task = merges[i];
+    kernels.merge_partitions(part(task, task.index, task.partitions.begin), task.partitions.size(), head_dim,
+                             tile_of(*task.tile).out[task.index]);
+  });
+}
+
 }  // namespace
 
 // queries: [rows][heads][stride_of(head_dim)]
@@ -104,6 +150,12 @@ void NativeBackend::store_keys_values(const FloatTensor& qkv, NativeKvCache& cac
   });
 }
 
+uint64_t NativeBackend::attention_bytes(size_t context, size_t head_dim) const {
+  const size_t partitions = ceil_div(context, kKvPartition);
+  if (partitions < 2) return 0;
+  return split_tiles_below(threads_.threads()) * kTileQueries * partitions * partition_floats(head_dim) * sizeof(float);
+}
+
 Tensor NativeBackend::attention(const Tensor& qkv, KvCache& cache, const AttentionParams& params, std::span<const Segment> segments) {
   const FloatTensor& in = floats(qkv, "attention");
   auto* kv_cache = dynamic_cast<NativeKvCache*>(&cache);
@@ -116,8 +168,7 @@ Tensor NativeBackend::attention(const Tensor& qkv, KvCache& cache, const Attenti
   auto y = make_floats(in.rows, params.heads * dim);
   for (size_t r = 0; r < y->rows; ++r) std::fill(y->row(r), y->row(r) + y->stride(), 0.0f);
   const std::vector<TilePlan> tiles = plan_tiles(params, segments);
-  threads_.parallel_for(tiles.size(), [&](size_t i) {
-    const TilePlan& plan = tiles[i];
+  const auto tile_of = [&](const TilePlan& plan) {
     thread_local std::vector<float> scratch;
     scratch.resize(std::max(scratch.size(), attend_scratch_floats(dim)));
     AttendTile tile;
@@ -133,8 +184,13 @@ Tensor NativeBackend::attention(const Tensor& qkv, KvCache& cache, const Attenti
       tile.positions[q] = ref.position;
       tile.out[q] = y->row(ref.row) + ref.head * dim;
     }
-    kernels_.attend(tile);
-  });
+    return tile;
+  };
+  if (tiles.size() < split_tiles_below(threads_.threads()) &&
+      std::any_of(tiles.begin(), tiles.end(), [&](const TilePlan& t) { return t.partitions(params.window).size() > 1; }))
+    attend_by_partitions(kernels_, threads_, *pool_, tiles, tile_of, params.window, dim);
+  else
+    threads_.parallel_for(tiles.size(), [&](size_t i) { kernels_.attend(tile_of(tiles[i])); });
   return Tensor(y);
 }
 

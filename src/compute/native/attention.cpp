@@ -247,34 +247,94 @@ HWY_INLINE void attend_block_one_by_one(const AttendTile& t, Group<N>& g, size_t
   }
 }
 
-template <class Cache, size_t N>
-HWY_NOINLINE void attend_queries(const AttendTile& t, size_t first) {
-  const size_t padded = round_up(t.kv.head_dim, 16);
-  float* packed = t.scratch + kTileQueries * padded;
-  Group<N> g{{}, packed, t.scratch};
-  for (size_t i = 0; i < N; ++i) {
-    g.runs[i].l = zero16();
-    g.runs[i].last = t.positions[first + i];
-    g.runs[i].first = t.window == 0 || g.runs[i].last < t.window ? 0 : g.runs[i].last - t.window + 1;
-    for (size_t d = 0; d < t.kv.head_dim; ++d) packed[d * N + i] = t.queries[first + i][d];
+// A partition's sums in memory (kernels.h).
+HWY_INLINE void save_part(const Running& run, const float* o, size_t padded, float* part) {
+  part[0] = run.m;
+  part[1] = run.first <= run.last ? 1.0f : 0.0f;
+  store(run.l, part + 16);
+  std::copy(o, o + padded, part + 32);
+}
+
+HWY_INLINE void merge_part(float* sums, const float* next, size_t padded) {
+  if (next[1] == 0) return;
+  if (sums[1] == 0) {
+    std::copy(next, next + 32 + padded, sums);
+    return;
   }
-  std::fill(t.scratch, t.scratch + N * padded, 0.0f);
-  const size_t last = g.runs[N - 1].last / kKvBlock;
+  const bool numbers = sums[0] == sums[0] && next[0] == next[0];
+  const float m = numbers ? std::max(sums[0], next[0]) : std::numeric_limits<float>::quiet_NaN();
+  alignas(64) float factors[16] = {sums[0] - m, next[0] - m};
+  store(exp16(load(factors)), factors);
+  const F16x a = all(factors[0]), b = all(factors[1]);
+  for (size_t i = 16; i < 32 + padded; i += 16) store(fma(load(next + i), b, mul(load(sums + i), a)), sums + i);
+  sums[0] = m;
+}
+
+HWY_INLINE void finish(const F16x& l, float* o, size_t head_dim, float* out) {
+  const F16x sum = all(fold16(l));
+  for (size_t d = 0; d < head_dim; d += 16) store(div(load(o + d), sum), o + d);
+  std::copy(o, o + head_dim, out);
+}
+
+void merge_partitions(float* parts, size_t count, size_t head_dim, float* out) {
+  const size_t step = partition_floats(head_dim);
+  for (size_t p = 1; p < count; ++p) merge_part(parts, parts + p * step, round_up(head_dim, 16));
+  finish(load(parts + 16), parts + 32, head_dim, out);
+}
+
+// Sums one partition for N queries, some of which may see nothing of it.
+template <class Cache, size_t N>
+HWY_INLINE void attend_partition(const AttendTile& t, Group<N>& g, size_t first, size_t partition, size_t padded) {
+  const size_t at = partition * kKvPartition, end = at + kKvPartition - 1;
+  for (size_t i = 0; i < N; ++i) {
+    const size_t position = t.positions[first + i];
+    g.runs[i].m = kMinusInfinity;
+    g.runs[i].l = zero16();
+    g.runs[i].first = std::max(at, t.window == 0 || position < t.window ? 0 : position - t.window + 1);
+    g.runs[i].last = std::min(end, position);
+  }
+  std::fill(g.out, g.out + N * padded, 0.0f);
+  const size_t last = g.runs[N - 1].last / kKvBlock, beyond = t.positions[first + N - 1] / kKvBlock;
   for (size_t block = g.runs[0].first / kKvBlock; block <= last; ++block) {
     bool all_see = true;
     for (const Running& run : g.runs) all_see = all_see && sees(run, block);
-    const std::byte* next = t.kv.layer + t.blocks[std::min(block + 1, last)] * t.kv.block_bytes;
+    const std::byte* next = t.kv.layer + t.blocks[std::min(block + 1, beyond)] * t.kv.block_bytes;
     if (all_see)
       attend_block<Cache, N>(t, g, block, next, padded);
     else
       attend_block_one_by_one<Cache, N>(t, g, block, padded);
   }
-  for (size_t i = 0; i < N; ++i) {
-    const F16x sum = all(fold16(g.runs[i].l));
-    float* o = t.scratch + i * padded;
-    for (size_t d = 0; d < padded; d += 16) store(div(load(o + d), sum), o + d);
-    std::copy(o, o + t.kv.head_dim, t.out[first + i]);
+}
+
+template <class Cache, size_t N>
+HWY_NOINLINE void attend_queries(const AttendTile& t, size_t first) {
+  const size_t padded = round_up(t.kv.head_dim, 16), part_floats = partition_floats(t.kv.head_dim);
+  float* packed = t.scratch + kTileQueries * padded;
+  Group<N> g{{}, packed, t.scratch};
+  for (size_t i = 0; i < N; ++i)
+    for (size_t d = 0; d < t.kv.head_dim; ++d) packed[d * N + i] = t.queries[first + i][d];
+  if (t.partition != kAllPartitions) {
+    attend_partition<Cache, N>(t, g, first, t.partition, padded);
+    for (size_t i = 0; i < N; ++i) save_part(g.runs[i], g.out + i * padded, padded, t.parts[first + i]);
+    return;
   }
+  const size_t oldest = t.positions[first], last = t.positions[first + N - 1] / kKvPartition;
+  size_t partition = (t.window == 0 || oldest < t.window ? 0 : oldest - t.window + 1) / kKvPartition;
+  attend_partition<Cache, N>(t, g, first, partition, padded);
+  if (partition == last) {
+    for (size_t i = 0; i < N; ++i) finish(g.runs[i].l, g.out + i * padded, t.kv.head_dim, t.out[first + i]);
+    return;
+  }
+  float *sums = t.scratch + (2 * kTileQueries + 1) * padded, *part = sums + kTileQueries * part_floats;
+  for (size_t i = 0; i < N; ++i) save_part(g.runs[i], g.out + i * padded, padded, sums + i * part_floats);
+  while (++partition <= last) {
+    attend_partition<Cache, N>(t, g, first, partition, padded);
+    for (size_t i = 0; i < N; ++i) {
+      save_part(g.runs[i], g.out + i * padded, padded, part);
+      merge_part(sums + i * part_floats, part, padded);
+    }
+  }
+  for (size_t i = 0; i < N; ++i) finish(load(sums + i * part_floats + 16), sums + i * part_floats + 32, t.kv.head_dim, t.out[first + i]);
 }
 
 // The tile's queries in groups of the sizes that are compiled, largest first.
@@ -376,6 +436,7 @@ namespace verbund::compute::native {
 
 void fill_attention(Kernels& kernels, Isa isa) {
   kernels.attend = VERBUND_PICK(isa, attend);
+  kernels.merge_partitions = VERBUND_PICK(isa, merge_partitions);
   kernels.store_kv = VERBUND_PICK(isa, store_kv);
 }
 

@@ -31,6 +31,7 @@ class NativeBackend : public Backend {
   uint64_t load_scratch_bytes() const override;
   std::unique_ptr<KvCache> make_kv_cache(const KvLayout& layout) override;
   uint64_t step_bytes(size_t rows, size_t cols_total, size_t cols_max) const override;
+  uint64_t attention_bytes(size_t context, size_t head_dim) const override;
 
   void begin_step() override {}
   void end_step() override {}

@@ -69,6 +69,12 @@ struct KvView {
 constexpr size_t kTileQueries = 12;
 
 // Up to kTileQueries query vectors that read the same KV head of the same sequence.
+//
+// Numerics.h point 8 cuts the context into partitions. A tile is attended to the end (out), or one partition of it is summed (parts), and
+// merge_partitions ends it. What a partition gives: m, whether any key of it is visible, 14 unused, l[16], o[head_dim padded to 16].
+constexpr size_t kAllPartitions = SIZE_MAX;
+inline size_t partition_floats(size_t head_dim) { return 32 + round_up(head_dim, 16); }
+
 struct AttendTile {
   KvView kv;
   const uint32_t* blocks = nullptr;  // KV block ids of the sequence
@@ -76,12 +82,16 @@ struct AttendTile {
   const float* queries[kTileQueries];  // [head_dim], 64-byte aligned
   uint32_t positions[kTileQueries];    // ascending
   float* out[kTileQueries];            // [head_dim]; nothing beyond is written
+  size_t partition = kAllPartitions;   // or the one
+  float* parts[kTileQueries];          // partition_floats(head_dim), aligned
   float* scratch;                      // attend_scratch_floats(head_dim), aligned
   float scale = 1;
   size_t window = 0;
 };
 
-inline size_t attend_scratch_floats(size_t head_dim) { return (2 * kTileQueries + 1) * round_up(head_dim, 16); }
+inline size_t attend_scratch_floats(size_t head_dim) {
+  return (2 * kTileQueries + 1) * round_up(head_dim, 16) + (kTileQueries + 1) * partition_floats(head_dim);
+}
 
 // Point 2 of numerics.h from the bits of m: s and r. A NaN's bits lie above those of infinity, and these above every number's.
 struct CodeScale {
@@ -127,6 +137,8 @@ struct Kernels {
   // Stores one position's key (prepared) and value. `slot` is the position in the block.
   void (*store_kv)(const float* key, const float* value, std::byte* block_keys, const KvView& kv, size_t slot);
   void (*attend)(const AttendTile& tile);
+  // Merges `count` partitions, partition_floats(head_dim) apart and ascending, into the first and writes the finished head_dim values.
+  void (*merge_partitions)(float* parts, size_t count, size_t head_dim, float* out);
 };
 
 }  // namespace verbund::compute::native

@@ -220,17 +220,25 @@ float score(const AttendTile& t, const float* q, const std::byte* keys, size_t j
   return (t.scale * kv_scale(t.kv, keys, j, false)) * fold4(a);
 }
 
-void attend_one(const AttendTile& t, size_t query) {
-  const size_t last = t.positions[query], first = t.window == 0 || last < t.window ? 0 : last - t.window + 1;
-  const size_t head_dim = t.kv.head_dim;
-  float* o = t.out[query];
-  std::fill(o, o + head_dim, 0.0f);
-  float m = -kInfinity, l[16] = {};
-  for (size_t block = first / kKvBlock; block <= last / kKvBlock; ++block) {
+struct PartSums {
+  float m = -kInfinity;
+  bool seen = false;
+  float l[16] = {};
+  std::vector<float> o;
+};
+
+PartSums sum_partition(const AttendTile& t, size_t query, size_t partition) {
+  const size_t head_dim = t.kv.head_dim, at = partition * kKvPartition;
+  const size_t oldest = t.window == 0 || t.positions[query] < t.window ? 0 : t.positions[query] - t.window + 1;
+  const size_t first = std::max(oldest, at), past = std::min<size_t>(size_t{t.positions[query]} + 1, at + kKvPartition);
+  PartSums sums{.o = std::vector<float>(head_dim)};
+  if (first >= past) return sums;
+  sums.seen = true;
+  for (size_t block = first / kKvBlock; block * kKvBlock < past; ++block) {
     const std::byte* keys = t.kv.layer + t.blocks[block] * t.kv.block_bytes;
     const size_t begin = std::max(first, block * kKvBlock) - block * kKvBlock;
-    const size_t end = std::min(last + 1, (block + 1) * kKvBlock) - block * kKvBlock;
-    float s[kKvBlock], new_m = m;
+    const size_t end = std::min(past, (block + 1) * kKvBlock) - block * kKvBlock;
+    float s[kKvBlock], new_m = sums.m;
     bool nan = false;
     for (size_t j = begin; j < end; ++j) {
       s[j] = score(t, t.queries[query], keys, j);
@@ -238,30 +246,72 @@ void attend_one(const AttendTile& t, size_t query) {
       new_m = std::max(new_m, s[j]);
     }
     if (nan) new_m = std::numeric_limits<float>::quiet_NaN();
-    const float c = block == first / kKvBlock ? 0.0f : exp_f32(m - new_m);
-    for (float& lane : l) lane = lane * c;
-    for (size_t d = 0; d < head_dim; ++d) o[d] = o[d] * c;
+    const float c = block == first / kKvBlock ? 0.0f : exp_f32(sums.m - new_m);
+    for (float& lane : sums.l) lane = lane * c;
+    for (float& o : sums.o) o = o * c;
     for (size_t j = begin; j < end; ++j) {
       const float p = exp_f32(s[j] - new_m);
-      l[j % 16] = l[j % 16] + p;
+      sums.l[j % 16] = sums.l[j % 16] + p;
       const float weight = p * kv_scale(t.kv, keys, j, true);
-      for (size_t d = 0; d < head_dim; ++d) o[d] = std::fma(weight, load_kv(keys + t.kv.values_at, j * head_dim + d, t.kv.type), o[d]);
+      for (size_t d = 0; d < head_dim; ++d)
+        sums.o[d] = std::fma(weight, load_kv(keys + t.kv.values_at, j * head_dim + d, t.kv.type), sums.o[d]);
     }
-    m = new_m;
+    sums.m = new_m;
   }
-  const float sum = fold16(l);
-  for (size_t d = 0; d < head_dim; ++d) o[d] = o[d] / sum;
+  return sums;
 }
 
-void attend(const AttendTile& tile) {
-  for (size_t i = 0; i < tile.count; ++i) attend_one(tile, i);
+void merge(PartSums& sums, const PartSums& next) {
+  if (!next.seen) return;
+  if (!sums.seen) {
+    sums = next;
+    return;
+  }
+  const bool nan = std::isnan(sums.m) || std::isnan(next.m);
+  const float m = nan ? std::numeric_limits<float>::quiet_NaN() : std::max(sums.m, next.m);
+  const float a = exp_f32(sums.m - m), b = exp_f32(next.m - m);
+  for (size_t t = 0; t < 16; ++t) sums.l[t] = std::fma(next.l[t], b, sums.l[t] * a);
+  for (size_t d = 0; d < sums.o.size(); ++d) sums.o[d] = std::fma(next.o[d], b, sums.o[d] * a);
+  sums.m = m;
+}
+
+void finish(PartSums& sums, float* out) {
+  const float sum = fold16(sums.l);
+  for (size_t d = 0; d < sums.o.size(); ++d) out[d] = sums.o[d] / sum;
+}
+
+void attend(const AttendTile& t) {
+  for (size_t i = 0; i < t.count; ++i) {
+    if (t.partition != kAllPartitions) {
+      const PartSums sums = sum_partition(t, i, t.partition);
+      t.parts[i][0] = sums.m;
+      t.parts[i][1] = sums.seen;
+      std::copy(sums.l, sums.l + 16, t.parts[i] + 16);
+      std::copy(sums.o.begin(), sums.o.end(), t.parts[i] + 32);
+      continue;
+    }
+    PartSums sums;
+    for (size_t p = 0; p <= t.positions[i] / kKvPartition; ++p) merge(sums, sum_partition(t, i, p));
+    finish(sums, t.out[i]);
+  }
+}
+
+void merge_partitions(float* parts, size_t count, size_t head_dim, float* out) {
+  PartSums sums;
+  for (size_t p = 0; p < count; ++p) {
+    const float* part = parts + p * partition_floats(head_dim);
+    PartSums next{part[0], part[1] != 0, {}, {part + 32, part + 32 + head_dim}};
+    std::copy(part + 16, part + 32, next.l);
+    merge(sums, next);
+  }
+  finish(sums, out);
 }
 
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels kernels{product_quantised, nullptr,         product_dense, quantise_row, rms_norm_row,
-                               gated_row,         add_reduced_row, prepare_head,  store_kv,     attend};
+  static const Kernels kernels{product_quantised, nullptr,      product_dense, quantise_row, rms_norm_row,    gated_row,
+                               add_reduced_row,   prepare_head, store_kv,      attend,       merge_partitions};
   return kernels;
 }
 
