@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,20 +9,8 @@
 #include <thread>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace verbund::mesh {
 namespace {
-
-void cpu_pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // yield is a no-op on the cores we know
-#endif
-}
 
 // "rank 1", "ranks 1, 2"
 std::string name_ranks(const std::vector<int>& ranks) {
@@ -32,13 +19,6 @@ std::string name_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-// A yield that takes longer has not run a rank's short step but the slice of another program.
-constexpr auto kSlowYield = std::chrono::microseconds(700);
-constexpr int kWaitsWithoutSpin = 64;
-// So long a yield has run somebody. Where cores are enough, this thread then goes to another one, not too often.
-constexpr auto kIdleYield = std::chrono::microseconds(2);
-constexpr int kSharedYields = 3;
-constexpr auto kMoveEvery = std::chrono::milliseconds(5);
 // How long a rank that ends listens for what others have to say about it.
 constexpr auto kGrace = std::chrono::milliseconds(200), kGraceStep = std::chrono::milliseconds(2);
 
@@ -48,7 +28,8 @@ Spin spin_for_threads(int threads_on_host) {
   return {std::chrono::microseconds(200), static_cast<unsigned>(threads_on_host) > available_cores()};
 }
 
-Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, Spin spin) : rank_(rank), spin_(spin), polled_(links.size() + 1) {
+Fabric::Fabric(int rank, std::vector<std::unique_ptr<Link>> links, Spin spin)
+    : rank_(rank), spin_(spin), spinner_(spin.crowded), polled_(links.size() + 1) {
   int ends[2];
   if (::pipe(ends) != 0) throw Error({Code::resource_exhausted, Lost::instance, "cannot open a pipe: " + errno_text(errno), {}, {}});
   alarm_read_ = Fd(ends[0]);
@@ -112,9 +93,9 @@ Fabric::Wait::Wait(Fabric& fabric, const FrameHeader& operation, std::span<Peer*
 
 void Fabric::Wait::once() {
   if (fabric_.cancelled_.load(std::memory_order_relaxed)) fabric_.check();
-  const bool spins = fabric_.spin_.window.count() > 0 && fabric_.waits_without_spin_ == 0;
+  const bool spins = fabric_.spin_.window.count() > 0 && fabric_.spinner_.worthwhile();
   // A look at the clock costs as much as a look at the links.
-  if (turns_++ % 16 != 0 && spins && !fabric_.spin_.crowded) return cpu_pause();
+  if (turns_++ % 16 != 0 && spins && !fabric_.spinner_.crowded()) return cpu_pause();
 
   const auto now = Deadline::Clock::now();
   if (const uint64_t moved = this->moved(); moved != moved_ || spin_until_ == Deadline::Clock::time_point{}) {
@@ -126,27 +107,14 @@ void Fabric::Wait::once() {
     if (std::exchange(last_look_, true)) throw_deadline();
     return fabric_.look(0);
   }
-  if (now < spin_until_) return give_core_away(now);
-  if (fabric_.waits_without_spin_ > 0) --fabric_.waits_without_spin_;
+  if (now < spin_until_) {
+    if (!fabric_.spinner_.give_core_away(now)) spin_until_ = now;
+    return;
+  }
+  fabric_.spinner_.slept();
   fabric_.look(deadline_.left_ms());
   spin_until_ = {};
   turns_ = 0;
-}
-
-// The peer may be waiting for this very core: the system likes to put two there that talk, however many others are free, and leaves
-// them there while both keep running.
-void Fabric::Wait::give_core_away(Deadline::Clock::time_point begun) {
-  ::sched_yield();
-  const auto now = Deadline::Clock::now();
-  fabric_.shared_in_a_row_ = now - begun < kIdleYield ? 0 : fabric_.shared_in_a_row_ + 1;
-  if (!fabric_.spin_.crowded && fabric_.shared_in_a_row_ >= kSharedYields && now - fabric_.moved_at_ > kMoveEvery) {
-    leave_this_core();
-    fabric_.moved_at_ = now;
-    fabric_.shared_in_a_row_ = 0;
-  }
-  if (now - begun < kSlowYield) return;
-  fabric_.waits_without_spin_ = kWaitsWithoutSpin;
-  spin_until_ = begun;
 }
 
 void Fabric::look(int timeout_ms) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/spin.h"
 #include "base/unix.h"
 #include "mesh/peer.h"
 
@@ -48,10 +49,10 @@ class Fabric {
  private:
   class Wait;
 
-  void check();               // throws when dead or cancelled
-  void fail(Error error);     // keeps it, tells the peers, throws it
-  void look(int timeout_ms);  // the poll: one look at all links, or a sleep
-  Error why_gone(int rank);   // the link to `rank` is closed: by whom?
+  void check();                                                     // throws when dead or cancelled
+  void fail(Error error);                                           // keeps it, tells the peers, throws it
+  void look(int timeout_ms);                                        // the poll: one look at all links, or a sleep
+  Error why_gone(int rank);                                         // the link to `rank` is closed: by whom?
   std::vector<int> late_ranks(std::span<Peer* const> peers) const;  // whom the operation waits for
   // Another rank gave up because somebody is late: perhaps because this one waits itself.
   Error with_own_wait(const PeerWords& words, std::span<Peer* const> peers) const;
@@ -60,9 +61,7 @@ class Fabric {
 
   const int rank_;
   const Spin spin_;
-  int waits_without_spin_ = 0;  // still to come, after another program took the core
-  int shared_in_a_row_ = 0;     // yields that somebody made use of
-  Deadline::Clock::time_point moved_at_{};
+  Spinner spinner_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<pollfd> polled_;  // one a peer, then the alarm; here so that a wait allocates nothing
   std::optional<Error> dead_;
@@ -82,7 +81,6 @@ class Fabric::Wait {
  private:
   [[noreturn]] void throw_deadline();
   uint64_t moved() const;
-  void give_core_away(Deadline::Clock::time_point begun);
 
   Fabric& fabric_;
   const FrameHeader& operation_;

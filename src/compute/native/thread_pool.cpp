@@ -1,38 +1,37 @@
 #include "compute/native/thread_pool.h"
 
 #include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "base/error.h"
+#include "base/unix.h"
 
 namespace verbund::compute::native {
 namespace {
 
-// About 20 us: longer than the serial gaps inside a layer, shorter than a scheduler's time slice by two orders.
-constexpr int kSpins = 500;
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+// Longer than the gaps inside a step, those between two steps and the waits for other ranks mostly included, and short against a
+// scheduler's time slice.
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr int kLooksPerClock = 32;
 
 template <class Done>
-bool spin_until(Done done) {
-  for (int i = 0; i < kSpins; ++i) {
+bool spin_until(Spinner& spinner, Done done) {
+  if (!spinner.worthwhile()) return done();
+  Spinner::Clock::time_point end{};
+  for (int i = 1;; ++i) {
     if (done()) return true;
-    pause_briefly();
+    if (i % kLooksPerClock != 0) {
+      cpu_pause();
+      continue;
+    }
+    const auto now = Spinner::Clock::now();
+    if (end == Spinner::Clock::time_point{}) end = now + kSpin;
+    if (now >= end || !spinner.give_core_away(now)) return done();
   }
-  return done();
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(unsigned threads) {
+ThreadPool::ThreadPool(unsigned threads) : spinner_(threads > available_cores()) {
   for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
@@ -59,7 +58,8 @@ void ThreadPool::run(size_t tasks, Task task, void* context) {
   wake_workers();
   run_tasks();
   const auto all_done = [this, tasks] { return finished_.load(std::memory_order_acquire) == tasks; };
-  if (!spin_until(all_done)) {
+  if (!spin_until(spinner_, all_done)) {
+    spinner_.slept();
     caller_sleeps_.store(true);
     for (uint32_t seen = finished_.load(); seen != tasks; seen = finished_.load()) finished_.wait(seen);
     caller_sleeps_.store(false);
@@ -90,10 +90,12 @@ bool ThreadPool::run_tasks() {
 }
 
 void ThreadPool::work() {
+  Spinner spinner(spinner_.crowded());
   while (!stopping_) {
     const uint32_t seen = signal_.load();
     if (run_tasks()) continue;
-    if (spin_until([this, seen] { return signal_.load(std::memory_order_relaxed) != seen; })) continue;
+    if (spin_until(spinner, [this, seen] { return signal_.load(std::memory_order_relaxed) != seen; })) continue;
+    spinner.slept();
     sleepers_.fetch_add(1);
     signal_.wait(seen);
     sleepers_.fetch_sub(1);

@@ -3,8 +3,8 @@
 // parallel_for(n, f) runs f(0) .. f(n-1), each once, on the calling thread and the workers, and returns when all are
 // done. Which thread runs which task is not fixed, so a task must depend on its index alone; then results do not depend
 // on the number of threads. With one thread there are no workers and nothing is synchronised.
-// One thread at a time calls parallel_for, and not from inside a task. Waiting spins for a bounded time (the gaps between
-// the operations of a step are a few microseconds) and then sleeps, so more threads than cores only cost wake-ups.
+// One thread at a time calls parallel_for, and not from inside a task. Waiting spins for a bounded time, giving the core away in
+// between (base/spin.h), and then sleeps.
 #pragma once
 
 #include <atomic>
@@ -14,6 +14,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "base/spin.h"
 
 namespace verbund::compute::native {
 
@@ -45,6 +47,7 @@ class ThreadPool {
   bool run_tasks();
   void wake_workers();
 
+  Spinner spinner_;  // of the calling thread
   std::vector<std::thread> workers_;
   // generation << 32 | tasks not yet claimed. A claim is one compare-exchange on the whole word, so a late worker can
   // never take a task of a newer job with the fields of an older one.
