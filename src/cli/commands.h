@@ -10,6 +10,7 @@ namespace verbund::cli {
 using Command = std::function<int()>;
 
 Command add_run(CLI::App& app);
+Command add_serve(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_bench(CLI::App& app);

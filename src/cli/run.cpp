@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
 
@@ -137,16 +136,8 @@ class Run {
   }
 
   engine::InstanceConfig instance_config() const {
-    engine::InstanceConfig c;
-    c.program = executable_path();
+    engine::InstanceConfig c = o_.instance_config(path_);
     engine::RunnerConfig& r = c.runner;
-    r.model = std::filesystem::absolute(path_).string();
-    r.parallel = o_.parallel();
-    r.backend = o_.backend;
-    r.transport = o_.transport;
-    r.isa = o_.isa;
-    r.threads = o_.threads.value_or(std::max(1u, available_cores() / static_cast<unsigned>(o_.local)));
-    r.kv_type = o_.kv_type;
     r.max_running = o_.also + 1;
     r.trace = !o_.trace.empty();
     r.faults = engine::parse_faults(o_.faults);
@@ -167,16 +158,10 @@ class Run {
   // Plans, checks the budget (a context that nobody asked for shrinks to what fits), loads.
   void place(engine::Instance& instance, Clock::time_point begun) {
     instance.plan();
-    if (o_.memory) fit(instance, budget());
+    if (o_.memory) fit(instance, o_.memory_budget());
     ProgressLine line("loading " + o_.model + " on " + std::to_string(o_.local) + (o_.local == 1 ? " node" : " nodes"));
     instance.load([&](uint64_t done, uint64_t total) { line.update(done, total); }, [] { return interrupted != 0; });
     result_.load_s = seconds_since(begun);
-  }
-
-  uint64_t budget() const {
-    try {
-      return parse_bytes(*o_.memory);
-    } catch (const Error& e) { throw e.within("--memory"); }
   }
 
   void fit(engine::Instance& instance, uint64_t budget) {

@@ -7,24 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "cli/instance_options.h"
 #include "engine/request.h"
-#include "engine/runner_config.h"
 
 namespace verbund::cli {
 
-struct RunOptions {
-  std::string model;
+struct RunOptions : InstanceOptions {
   std::string prompt;
   bool prompt_given = false;  // else it is read from standard input
   std::string system;
   bool raw = false, json = false, hash_logits = false, ignore_eos = false;
   std::string trace;
 
-  size_t local = 2, stages = 1;
-  std::string shares, layers;  // "3:2:1", "20:10"
-  std::string backend = "native", transport = "shm", isa = "auto", kv_type = "f16";
-  std::optional<unsigned> threads;
-  std::optional<std::string> memory;  // "60MB"
   std::optional<uint32_t> context;
   uint32_t prefill_chunk = 256;  // 0: the whole prompt
 
@@ -37,7 +31,6 @@ struct RunOptions {
   std::vector<std::string> faults;  // hidden: test hooks
 
   void declare(CLI::App& app);
-  model::ParallelConfig parallel() const;  // throws invalid_argument
 };
 
 }  // namespace verbund::cli

@@ -13,6 +13,7 @@
 
 #ifdef __linux__
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #endif
 
 #include "engine/request_json.h"
@@ -39,6 +40,15 @@ std::string random_secret() {
   return secret;
 }
 
+// After fork, so only async-signal-safe calls: an owner that serves many clients has thousands of descriptors open.
+void close_from(int first) {
+#if defined(__linux__) && defined(SYS_close_range)
+  if (::syscall(SYS_close_range, static_cast<unsigned>(first), ~0u, 0u) == 0) return;
+#endif
+  const long open_max = std::min<long>(::sysconf(_SC_OPEN_MAX), 65536);
+  for (int fd = first; fd < open_max; ++fd) ::close(fd);
+}
+
 }  // namespace
 
 struct Instance::Runner {
@@ -54,7 +64,13 @@ struct Instance::Runner {
   std::chrono::milliseconds patience() const { return spoken ? kDead : kFirstWord; }
 };
 
-Instance::Instance(InstanceConfig config) : config_(std::move(config)) { config_.runner.secret = random_secret(); }
+Instance::Instance(InstanceConfig config) : config_(std::move(config)) {
+  config_.runner.secret = random_secret();
+  int pair[2];
+  if (::pipe(pair) != 0) throw Error(Code::resource_exhausted, "cannot make a pipe: " + errno_text(errno));
+  wake_read_ = Fd(pair[0]), wake_write_ = Fd(pair[1]);
+  for (const int fd : pair) set_nonblocking(fd), set_cloexec(fd);
+}
 
 Instance::~Instance() { end_all(0ms, "abort"); }
 
@@ -89,7 +105,7 @@ void Instance::spawn(size_t rank) {
       ::fcntl(kRunnerFd, F_SETFD, 0);
     else
       ::dup2(theirs.get(), kRunnerFd);
-    for (int fd = kRunnerFd + 1; fd < 256; ++fd) ::close(fd);
+    close_from(kRunnerFd + 1);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
@@ -154,8 +170,13 @@ void Instance::cancel(uint64_t request) {
 std::vector<InstanceEvent> Instance::poll(std::chrono::milliseconds wait) {
   const Deadline deadline = Deadline::after(wait);
   do turn(std::min(wait, std::chrono::milliseconds(deadline.left_ms())));
-  while (events_.empty() && !deadline.expired());
+  while (events_.empty() && !std::exchange(woken_, false) && !deadline.expired());
   return std::exchange(events_, {});
+}
+
+void Instance::wake() {
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t n = ::write(wake_write_.get(), &byte, 1);  // a full pipe wakes as well
 }
 
 void Instance::turn(std::chrono::milliseconds wait) {
@@ -167,10 +188,16 @@ void Instance::turn(std::chrono::milliseconds wait) {
 
   std::vector<pollfd> fds;
   for (const auto& r : runners_) fds.push_back({r->closed ? -1 : r->channel->fd(), POLLIN, 0});
+  fds.push_back({wake_read_.get(), POLLIN, 0});
   ::poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(wait.count(), kHeartbeat.count())));
   last_turn_ = Clock::now();
   for (size_t i = 0; i < runners_.size(); ++i)
     if (fds[i].revents != 0) read_from(*runners_[i]);
+  if (fds.back().revents != 0) {
+    char bytes[256];
+    while (::read(wake_read_.get(), bytes, sizeof bytes) > 0) {}
+    woken_ = true;
+  }
   reap();
   if (failed_ && !stopping_) fail();
 }
@@ -237,6 +264,10 @@ void Instance::handle(Runner& r, const nlohmann::json& m) {
       event.figures = e.value("figures", nlohmann::json::object());
       events_.push_back(std::move(event));
     }
+  } else if (op == "stats") {
+    const auto number = [&](const char* key) { return m.value(key, uint64_t(0)); };
+    stats_ = {number("waiting"),     number("running"), number("steps"),       number("rows"),
+              number("preemptions"), number("blocks"),  number("blocks_used"), Clock::now()};
   } else if (op == "error") {
     r.error = error_from_json(m.value("error", nlohmann::json::object()));
     failed_ = true;

@@ -3,7 +3,7 @@
 // and ends all of them when one is lost. The command line owns one; a node daemon will own several.
 //
 // Used by one thread; poll() does all the work (heartbeats included) and must be called at least every 250 ms while the
-// instance lives. The destructor ends every runner.
+// instance lives. Only wake() may be called by others. The destructor ends every runner.
 #pragma once
 
 #include <sys/types.h>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/unix.h"
 #include "engine/frames.h"
 #include "engine/request.h"
 #include "engine/runner_config.h"
@@ -50,6 +51,13 @@ struct RankReport {
   nlohmann::json links, trace;
 };
 
+// What rank 0 said last about its queue and memory; it says so a few times a second, also while idle.
+struct EngineStats {
+  uint64_t waiting = 0, running = 0, steps = 0, rows = 0, preemptions = 0;
+  uint64_t blocks = 0, blocks_used = 0;  // of the KV cache; used: held by a running request
+  std::chrono::steady_clock::time_point at{};
+};
+
 class Instance {
  public:
   using Progress = std::function<void(uint64_t bytes, uint64_t total)>;  // over all ranks
@@ -67,9 +75,11 @@ class Instance {
 
   void submit(const Request& request, bool hash_logits);
   void cancel(uint64_t request);
-  // Events since the last call; waits up to `wait` for the first. Throws Lost::instance when a rank is lost: the error
+  // Events since the last call; waits up to `wait` for the first, or for wake(). Throws Lost::instance when a rank is lost: the error
   // names it, and every runner has been ended.
   std::vector<InstanceEvent> poll(std::chrono::milliseconds wait);
+  void wake();  // ends the wait of poll(); any thread
+  const EngineStats& stats() const { return stats_; }
   // Ends the runners in good order and collects their reports (bounded; what is missing stays zero).
   void stop();
 
@@ -92,6 +102,9 @@ class Instance {
   InstanceConfig config_;
   std::vector<std::unique_ptr<Runner>> runners_;
   std::vector<InstanceEvent> events_;
+  EngineStats stats_;
+  Fd wake_read_, wake_write_;
+  bool woken_ = false;
   std::chrono::steady_clock::time_point last_ping_{}, last_turn_{};
   uint64_t pings_ = 0;
   bool failed_ = false, stopping_ = false;

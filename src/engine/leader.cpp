@@ -8,6 +8,7 @@ namespace {
 
 // While idle, the others hear from rank 0 this often; far below any data wait.
 constexpr std::chrono::milliseconds kIdleEvery{500};
+constexpr std::chrono::milliseconds kStatsEvery{200};
 
 }  // namespace
 
@@ -45,6 +46,7 @@ void Leader::run() {
       step(*plan);
     else
       channel_.announce(Turn::idle);
+    tell_stats();
   }
   channel_.announce(Turn::stop);
 }
@@ -154,6 +156,21 @@ void Leader::publish(const std::vector<Event>& events) {
     list.push_back(std::move(j));
   }
   if (!list.empty()) send_({{"op", "events"}, {"events", std::move(list)}});
+}
+
+void Leader::tell_stats() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - told_ < kStatsEvery) return;
+  told_ = now;
+  const SchedulerStats s = scheduler_.stats();
+  send_({{"op", "stats"},
+         {"waiting", s.waiting},
+         {"running", s.running},
+         {"steps", s.steps},
+         {"rows", s.rows},
+         {"preemptions", s.preemptions},
+         {"blocks", s.blocks.total},
+         {"blocks_used", s.blocks.used}});
 }
 
 void Leader::fail_request(uint64_t id, const Error& error) {

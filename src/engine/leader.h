@@ -33,6 +33,7 @@ class Leader {
   std::vector<int32_t> sample(const StepPlan& plan, const std::vector<float>& logits);
   void publish(const std::vector<Event>& events);
   void fail_request(uint64_t id, const Error& error);
+  void tell_stats();
 
   size_t vocabulary_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
@@ -42,6 +43,7 @@ class Leader {
   StepExecutor& executor_;
   Mailbox& mailbox_;
   Send send_;
+  std::chrono::steady_clock::time_point told_{};                   // stats
   std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;  // unique_ptr: a stream of text does not move
 };
 

@@ -1,0 +1,11 @@
+// The routes of each API, one function a file. Called once at the start; the handlers keep the reference.
+#pragma once
+
+#include "serve/service.h"
+
+namespace verbund::serve {
+
+void add_operations_routes(Router& router, Service& service);  // operations.cpp
+void add_model_routes(Router& router, Service& service);       // models.cpp
+
+}  // namespace verbund::serve
