@@ -4,9 +4,18 @@
 #include <cmath>
 
 namespace verbund::engine {
+namespace {
 
-Answer::Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer)
-    : eos_(request.eos), ignore_eos_(request.ignore_eos), detokenizer_(std::move(tokenizer)), stop_(request.stop) {
+nlohmann::json to_json(const std::vector<TokenLogprob>& top) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const TokenLogprob& t : top) list.push_back({t.id, t.logprob});
+  return list;
+}
+
+}  // namespace
+
+Answer::Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary)
+    : eos_(request.eos), ignore_eos_(request.ignore_eos), min_tokens_(request.min_tokens), vocabulary_(vocabulary), detokenizer_(std::move(tokenizer)), stop_(request.stop) {
   if (hash_logits) hash_.emplace();
 }
 
@@ -21,10 +30,37 @@ void Answer::score(std::span<const float> logits, int32_t token) {
   prompt_logprobs_.push_back(logits[static_cast<size_t>(token)] - largest - std::log(sum));
 }
 
+void Answer::score(const Logprobs& logprobs) {
+  prompt_logprobs_.push_back(logprobs.chosen);
+  prompt_top_.push_back(to_json(logprobs.top));
+}
+
+std::span<const uint32_t> Answer::allowed() {
+  const bool too_early = tokens_ < min_tokens_;
+  if (!matcher_ && !too_early) return {};
+  mask_.assign((vocabulary_ + 31) / 32, ~uint32_t{0});
+  if (matcher_) matcher_->allowed(mask_);
+  if (too_early)
+    for (const int32_t id : eos_)
+      if (static_cast<size_t>(id) < vocabulary_) mask_[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+  return mask_;
+}
+
+nlohmann::json Answer::take_logprobs() {
+  if (!logprobs_) return nullptr;
+  const Logprobs taken = std::move(*logprobs_);
+  logprobs_.reset();
+  return {taken.chosen, to_json(taken.top)};
+}
+
 std::string Answer::push(int32_t token) {
   last_ = Clock::now();
   if (tokens_++ == 0) first_ = last_;
   if (!ignore_eos_ && std::find(eos_.begin(), eos_.end(), token) != eos_.end()) return {};
+  if (matcher_) {
+    matcher_->accept(token);
+    fulfilled_ = matcher_->finished();
+  }
   return stop_.push(detokenizer_.push(token));
 }
 
@@ -42,7 +78,9 @@ nlohmann::json Answer::figures(const Usage& usage) {
                    {"preemptions", usage.preemptions}};
   j["prefill_s"] = tokens_ > 0 ? seconds(begun_, first_) : 0.0;
   j["decode_s"] = tokens_ > 1 ? seconds(first_, last_) : 0.0;
+  if (stop_.stopped()) j["stop_string"] = stop_.matched();
   if (!prompt_logprobs_.empty()) j["prompt_logprobs"] = prompt_logprobs_;
+  if (!prompt_top_.empty()) j["prompt_top_logprobs"] = prompt_top_;
   if (hash_) j["logits_sha256"] = hash_->hex();
   return j;
 }

@@ -1,5 +1,5 @@
-// One answer as it leaves the engine: token ids become text piece by piece, stop strings end it, the logits it was
-// sampled from are hashed on request, and its times are taken. Lives at rank 0, one a request, in the rank loop's thread.
+// One answer as it leaves the engine: token ids become text piece by piece, stop strings and a fulfilled grammar end it, the
+// logits it was sampled from are hashed on request, and its times are taken. Lives at rank 0, one a request, in the rank loop's thread.
 #pragma once
 
 #include <chrono>
@@ -9,22 +9,32 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/stop_strings.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace verbund::engine {
 
 class Answer {
  public:
-  Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer);
+  Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary);
 
   void hash(std::span<const float> logits);
   // The token at the next prompt position, which these logits speak of.
   void score(std::span<const float> logits, int32_t token);
+  void score(const Logprobs& logprobs);  // the same, with the best alternatives
+  // Which tokens may come next, as a bit mask; empty: all. Throws invalid_argument if the grammar cannot go on.
+  std::span<const uint32_t> allowed();
+  void constrain(std::unique_ptr<text::Matcher> matcher) { matcher_ = std::move(matcher); }
+  // Of the token that push() gets next.
+  void set_logprobs(Logprobs logprobs) { logprobs_ = std::move(logprobs); }
+  nlohmann::json take_logprobs();  // [chosen, [[id, logprob], ...]] or null
+
   // Text that is certain after this token. End tokens add none.
   std::string push(int32_t token);
-  bool stopped() const { return stop_.stopped(); }
+  bool stopped() const { return stop_.stopped() || fulfilled_; }
   // The last text, and what the finish event says beside it.
   std::string finish();
   nlohmann::json figures(const Usage& usage);
@@ -33,10 +43,17 @@ class Answer {
   using Clock = std::chrono::steady_clock;
   std::vector<int32_t> eos_;
   bool ignore_eos_;
+  uint32_t min_tokens_;
+  size_t vocabulary_;
   text::Detokenizer detokenizer_;
   StopMatcher stop_;
   std::optional<Sha256> hash_;
   std::vector<double> prompt_logprobs_;
+  nlohmann::json prompt_top_ = nlohmann::json::array();
+  std::optional<Logprobs> logprobs_;
+  std::unique_ptr<text::Matcher> matcher_;
+  std::vector<uint32_t> mask_;
+  bool fulfilled_ = false;  // the grammar allows nothing more
   Clock::time_point begun_ = Clock::now(), first_, last_;
   uint32_t tokens_ = 0;
 };

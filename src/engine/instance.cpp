@@ -259,6 +259,11 @@ void Instance::handle(Runner& r, const nlohmann::json& m) {
       event.request = e.value("id", uint64_t(0));
       if (e.contains("token")) event.token = e.at("token").get<int32_t>();
       event.text = e.value("text", std::string());
+      if (e.contains("logprobs")) {
+        Logprobs& logprobs = event.logprobs.emplace();
+        e.at("logprobs").at(0).get_to(logprobs.chosen);
+        for (const auto& t : e.at("logprobs").at(1)) logprobs.top.push_back({t.at(0).get<int32_t>(), t.at(1).get<float>()});
+      }
       if (e.contains("finish")) event.finish = e.at("finish").get<std::string>();
       if (e.contains("error")) event.error = error_from_json(e.at("error")), event.finish = "error";
       event.figures = e.value("figures", nlohmann::json::object());

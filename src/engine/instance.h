@@ -19,6 +19,7 @@
 #include "engine/frames.h"
 #include "engine/request.h"
 #include "engine/runner_config.h"
+#include "engine/sampler.h"
 
 namespace verbund::engine {
 
@@ -37,6 +38,7 @@ struct InstanceEvent {
   uint64_t request = 0;
   std::optional<int32_t> token;
   std::string text;                   // valid UTF-8, may be empty
+  std::optional<Logprobs> logprobs;   // of the token, if the request asked
   std::optional<std::string> finish;  // "stop", "length", "cancelled", "error"
   std::optional<Error> error;         // this request's
   nlohmann::json figures;             // with finish: tokens, prefill_s, decode_s, logits_sha256

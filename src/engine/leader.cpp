@@ -25,8 +25,8 @@ void follow(PlanChannel& channel, StepExecutor& executor) {
   }
 }
 
-Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, PlanChannel& channel,
-               StepExecutor& executor, Mailbox& mailbox, Send send)
+Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> eos,
+               PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send)
     : vocabulary_(vocabulary),
       tokenizer_(std::move(tokenizer)),
       scheduler_(config),
@@ -34,7 +34,8 @@ Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr
       channel_(channel),
       executor_(executor),
       mailbox_(mailbox),
-      send_(std::move(send)) {}
+      send_(std::move(send)),
+      grammars_(tokenizer_, vocabulary, std::move(eos), [this] { mailbox_.push({{"op", "compiled"}}); }) {}
 
 void Leader::run() {
   bool busy = false;
@@ -64,7 +65,8 @@ bool Leader::drain(std::chrono::milliseconds wait) {
     const std::string op = message.value("op", std::string());
     if (op == "stop") return false;
     if (op == "submit") submit(message);
-    if (op == "cancel") scheduler_.cancel(message.value("id", uint64_t(0)));
+    if (op == "cancel") cancel(message.value("id", uint64_t(0)));
+    if (op == "compiled") add_compiled();
   }
   return true;
 }
@@ -75,10 +77,35 @@ void Leader::submit(const nlohmann::json& message) {
     Request request = request_from_json(message.at("request"));
     id = request.id;
     ensure_seed(request.params);
-    auto answer = std::make_unique<Answer>(request, message.value("hash_logits", false), tokenizer_);
-    scheduler_.add(std::move(request));
-    answers_[id] = std::move(answer);
+    auto answer = std::make_unique<Answer>(request, message.value("hash_logits", false), tokenizer_, vocabulary_);
+    if (!request.grammar) return add(std::move(request), std::move(answer));
+    grammars_.start(id, *request.grammar);
+    compiling_[id] = {std::move(request), std::move(answer)};
   } catch (...) { fail_request(id, current_error()); }
+}
+
+void Leader::add(Request request, std::unique_ptr<Answer> answer) {
+  const uint64_t id = request.id;
+  scheduler_.add(std::move(request));
+  answers_[id] = std::move(answer);
+}
+
+void Leader::add_compiled() {
+  for (GrammarCompiler::Compiled& compiled : grammars_.take()) {
+    const auto it = compiling_.find(compiled.request);
+    if (it == compiling_.end()) continue;  // cancelled meanwhile
+    auto [request, answer] = std::move(it->second);
+    compiling_.erase(it);
+    try {
+      if (compiled.error) throw *compiled.error;
+      answer->constrain(std::move(compiled.matcher));
+      add(std::move(request), std::move(answer));
+    } catch (...) { fail_request(compiled.request, current_error()); }
+  }
+}
+
+void Leader::cancel(uint64_t id) {
+  if (compiling_.erase(id) == 0) scheduler_.cancel(id);
 }
 
 void Leader::step(const StepPlan& plan) {
@@ -115,14 +142,43 @@ std::vector<int32_t> Leader::sample(const StepPlan& plan, const std::vector<floa
       const std::vector<int32_t>& prompt = sequence->request.prompt;
       const size_t next = s.first_position + s.tokens.size() - s.sample_rows + i + 1;  // the position these logits speak of
       if (next < sequence->tokens.size()) {
-        if (next < prompt.size()) answers_.at(s.request)->score(row, prompt[next]);
+        if (next < prompt.size()) score(*sequence, row, prompt[next]);
         sampled.push_back(sequence->tokens[next]);
         continue;
       }
-      answers_.at(s.request)->hash(row);
-      sampled.push_back(sampler_.sample(row, sequence->request.params, sequence->history, sequence->tokens.size()));
+      sampled.push_back(sample_one(*sequence, row));
     }
   return sampled;
+}
+
+void Leader::score(const Sequence& sequence, std::span<const float> row, int32_t token) {
+  Answer& answer = *answers_.at(sequence.request.id);
+  if (sequence.request.logprobs)
+    answer.score(sampler_.logprobs(row, token, *sequence.request.logprobs));
+  else
+    answer.score(row, token);
+}
+
+// A request whose token cannot be chosen (its grammar allows none, its logits are no numbers) ends; the others of the step do not.
+int32_t Leader::sample_one(const Sequence& sequence, std::span<const float> row) {
+  const Request& request = sequence.request;
+  const auto it = answers_.find(request.id);
+  if (it == answers_.end()) return 0;  // it has failed: the scheduler drops the token
+  Answer& answer = *it->second;
+  try {
+    answer.hash(row);
+    const int32_t token = sampler_.sample(row, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
+    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(row, token, *request.logprobs));
+    return token;
+  } catch (...) {
+    end_with_error(request.id, current_error());
+    return 0;
+  }
+}
+
+void Leader::end_with_error(uint64_t id, const Error& error) {
+  scheduler_.finish(id, FinishReason::error);
+  fail_request(id, Error(Code::internal, error.parts().what, error.parts().where));
 }
 
 void Leader::publish(const std::vector<Event>& events) {
@@ -137,7 +193,13 @@ void Leader::publish(const std::vector<Event>& events) {
     Usage usage = e.usage;
     if (e.token) {
       j["token"] = *e.token;
-      text = answer.push(*e.token);
+      try {
+        text = answer.push(*e.token);
+      } catch (...) {
+        end_with_error(e.request, current_error());
+        continue;
+      }
+      if (auto logprobs = answer.take_logprobs(); !logprobs.is_null()) j["logprobs"] = std::move(logprobs);
       if (answer.stopped() && !finish) {
         const Sequence* sequence = scheduler_.find(e.request);
         usage.prompt_tokens = static_cast<uint32_t>(sequence->request.prompt.size());

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/answer.h"
+#include "engine/grammar_compiler.h"
 #include "engine/mailbox.h"
 #include "engine/plan_channel.h"
 #include "engine/scheduler.h"
@@ -21,17 +22,23 @@ class Leader {
  public:
   using Send = std::function<void(nlohmann::json)>;  // events to the owner; from this thread
 
-  Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, PlanChannel& channel,
-         StepExecutor& executor, Mailbox& mailbox, Send send);
+  Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> eos,
+         PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send);
   void run();
 
  private:
   bool drain(std::chrono::milliseconds wait);  // false: told to stop
   void submit(const nlohmann::json& message);
+  void add(Request request, std::unique_ptr<Answer> answer);
+  void add_compiled();
+  void cancel(uint64_t id);
   std::optional<StepPlan> schedule();
   void step(const StepPlan& plan);
   std::vector<int32_t> sample(const StepPlan& plan, const std::vector<float>& logits);
+  void score(const Sequence& sequence, std::span<const float> row, int32_t token);
+  int32_t sample_one(const Sequence& sequence, std::span<const float> row);
   void publish(const std::vector<Event>& events);
+  void end_with_error(uint64_t id, const Error& error);
   void fail_request(uint64_t id, const Error& error);
   void tell_stats();
 
@@ -43,6 +50,8 @@ class Leader {
   StepExecutor& executor_;
   Mailbox& mailbox_;
   Send send_;
+  GrammarCompiler grammars_;
+  std::unordered_map<uint64_t, std::pair<Request, std::unique_ptr<Answer>>> compiling_;  // wait for their grammar
   std::chrono::steady_clock::time_point told_{};                   // stats
   std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;  // unique_ptr: a stream of text does not move
 };

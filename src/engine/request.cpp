@@ -99,6 +99,10 @@ void Request::validate(size_t vocabulary, size_t context_max) const {
   check_ids("prompt", prompt, vocabulary);
   check_ids("generated", generated, vocabulary);
   check_stops(stop);
+  if (logprobs && *logprobs > kLogprobsMax)
+    refuse("logprobs", "must be at most " + std::to_string(kLogprobsMax) + ", got " + std::to_string(*logprobs));
+  if (grammar && grammar->source.size() > kGrammarBytesMax)
+    refuse("grammar", "has " + std::to_string(grammar->source.size()) + " bytes, at most " + std::to_string(kGrammarBytesMax) + " are allowed");
   params.validate(vocabulary);
 }
 

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/grammar.h"
+
 namespace verbund::engine {
 
 struct SamplingParams {
@@ -43,6 +45,14 @@ constexpr uint32_t kNoTokenLimit = std::numeric_limits<uint32_t>::max();
 constexpr size_t kStopsMax = 256;       // each piece of text is searched for each of them
 constexpr size_t kStopBytesMax = 4096;  // longest text that may be held back
 
+// What an answer must look like from its first token on (text/grammar.h).
+struct Grammar {
+  text::GrammarKind kind = text::GrammarKind::json_schema;
+  std::string source;
+};
+constexpr size_t kGrammarBytesMax = 256 << 10;
+constexpr uint32_t kLogprobsMax = 20;
+
 struct Request {
   uint64_t id = 0;  // unique among live requests; chosen by the caller
   std::vector<int32_t> prompt;
@@ -53,10 +63,13 @@ struct Request {
   uint32_t max_tokens = kNoTokenLimit;  // 0: ends without a step
   std::vector<int32_t> eos;
   bool ignore_eos = false;        // end tokens are ordinary tokens
+  uint32_t min_tokens = 0;        // no end token is sampled before
   std::vector<std::string> stop;  // applied to text by whoever detokenises (stop_strings.h)
   // Report how likely each token of the prompt after the first was, given those before it (finish figures: prompt_logprobs).
   // All of it is computed: blocks that other requests have left are not used.
   bool score_prompt = false;
+  std::optional<uint32_t> logprobs;  // report each token's log-probability and those of the best so many
+  std::optional<Grammar> grammar;    // a token that it does not allow is never sampled; the answer ends where only an end may follow
   int32_t priority = 0;           // higher goes first and is preempted last; equals go by arrival
 
   // Throws invalid_argument naming the field. `vocabulary`: ids below it exist.

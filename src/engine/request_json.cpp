@@ -23,10 +23,13 @@ nlohmann::json to_json(const Request& r) {
                    {"max_tokens", r.max_tokens},
                    {"eos", r.eos},
                    {"ignore_eos", r.ignore_eos},
+                   {"min_tokens", r.min_tokens},
                    {"stop", r.stop},
                    {"score_prompt", r.score_prompt},
                    {"priority", r.priority}};
   if (p.seed) j["seed"] = *p.seed;
+  if (r.logprobs) j["logprobs"] = *r.logprobs;
+  if (r.grammar) j["grammar"] = {static_cast<int>(r.grammar->kind), r.grammar->source};
   return j;
 }
 
@@ -49,10 +52,17 @@ Request request_from_json(const nlohmann::json& j) {
     j.at("max_tokens").get_to(r.max_tokens);
     j.at("eos").get_to(r.eos);
     j.at("ignore_eos").get_to(r.ignore_eos);
+    j.at("min_tokens").get_to(r.min_tokens);
     j.at("stop").get_to(r.stop);
     j.at("score_prompt").get_to(r.score_prompt);
     j.at("priority").get_to(r.priority);
     if (j.contains("seed")) p.seed = j.at("seed").get<uint64_t>();
+    if (j.contains("logprobs")) r.logprobs = j.at("logprobs").get<uint32_t>();
+    if (j.contains("grammar")) {
+      const int kind = j.at("grammar").at(0).get<int>();
+      if (kind < 0 || kind > static_cast<int>(text::GrammarKind::lark)) throw Error(Code::invalid_argument, "there is no such kind of grammar");
+      r.grammar = Grammar{static_cast<text::GrammarKind>(kind), j.at("grammar").at(1).get<std::string>()};
+    }
   } catch (const nlohmann::json::exception& e) {
     throw Error(Code::invalid_argument, std::string("the request is malformed: ") + e.what());
   }

@@ -141,7 +141,7 @@ void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
   c.context_max = config_.context;
   c.blocks = config_.kv_blocks;
   c.vocabulary = static_cast<uint32_t>(tokens);
-  Leader leader(c, spec_.vocabulary, text_.tokenizer, channel, executor, mailbox, std::move(send));
+  Leader leader(c, spec_.vocabulary, text_.tokenizer, text_.eos, channel, executor, mailbox, std::move(send));
   leader.run();
 }
 

@@ -8,6 +8,11 @@
 #include "base/error.h"
 
 namespace verbund::engine {
+namespace {
+
+constexpr size_t kScoredRowsMax = 64;  // rows whose logits (the whole vocabulary each) are held at once
+
+}  // namespace
 
 struct Scheduler::State {
   Sequence sequence;
@@ -206,7 +211,8 @@ void Scheduler::plan_prefills(StepPlan& plan) {
   size_t room = config_.token_budget - plan.rows();
   if (!plan.segments.empty()) room = std::min<size_t>(room, config_.prefill_chunk);  // bounds the gap between a stream's tokens
   for (State* state : prefilling) {
-    const size_t rows = std::min({room, size_t{state->quantum}, state->rows_left()});
+    size_t rows = std::min({room, size_t{state->quantum}, state->rows_left()});
+    if (state->sequence.request.score_prompt) rows = std::min(rows, kScoredRowsMax);
     if (rows == 0) break;
     add_segment(plan, *state, rows);
     room -= rows;

@@ -30,6 +30,7 @@ std::string StopMatcher::push(std::string_view piece) {
   }
   if (begin != std::string::npos) {
     stopped_ = true;
+    matched_ = text.substr(begin, end - begin);
     text.resize(begin);
     return text;
   }

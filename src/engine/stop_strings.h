@@ -17,10 +17,11 @@ class StopMatcher {
   std::string push(std::string_view piece);  // text that is certain now; may be empty
   std::string flush();                       // the text has ended: what was held back
   bool stopped() const { return stopped_; }
+  const std::string& matched() const { return matched_; }  // the stop string, once stopped
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, matched_;
   bool stopped_ = false;
 };
 

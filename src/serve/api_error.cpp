@@ -60,6 +60,17 @@ Fault fault_of(Code code) {
 
 }  // namespace
 
+ApiError context_error(size_t prompt_tokens, size_t context) {
+  const std::string p = std::to_string(prompt_tokens), c = std::to_string(context);
+  ApiError error(Fault::context_length,
+                 "This model's maximum context length is " + c + " tokens. However, your request has " + p +
+                     " input tokens, and the answer needs at least one more. Shorten the input or start the server with a larger context.",
+                 "messages");
+  error.prompt_tokens = prompt_tokens;
+  error.context = context;
+  return error;
+}
+
 ApiError api_error(const Error& error) { return ApiError(fault_of(error.code()), error.parts().what); }
 
 int status_of(const ApiError& error, Dialect dialect) {
@@ -72,8 +83,13 @@ std::string_view openai_code(const ApiError& error) { return row(error.fault).op
 ordered_json error_body(const ApiError& error, Dialect dialect, std::string_view request_id) {
   const Row& r = row(error.fault);
   if (dialect == Dialect::ollama) return {{"error", error.message}};
-  if (dialect == Dialect::anthropic)
-    return {{"type", "error"}, {"error", {{"type", r.anthropic_type}, {"message", error.message}}}, {"request_id", request_id}};
+  if (dialect == Dialect::anthropic) {
+    const bool too_long = error.fault == Fault::context_length;
+    const std::string message =
+        too_long ? "prompt is too long: " + std::to_string(error.prompt_tokens) + " tokens > " + std::to_string(error.context) + " maximum"
+                 : error.message;
+    return {{"type", "error"}, {"error", {{"type", r.anthropic_type}, {"message", message}}}, {"request_id", request_id}};
+  }
   const auto or_null = [](std::string_view text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); };
   return {
       {"error", {{"message", error.message}, {"type", r.openai_type}, {"param", or_null(error.param)}, {"code", or_null(r.openai_code)}}}};

@@ -44,8 +44,10 @@ struct ApiError : std::exception {
   std::string message;
   std::string param;  // JSON path of the field, as messages[2].content; may be empty
   std::optional<int> retry_after_s;
+  size_t prompt_tokens = 0, context = 0;  // of context_length: each dialect says them in the words its clients look for
 };
 
+ApiError context_error(size_t prompt_tokens, size_t context);
 // An engine's or library's error as a client sees it; `request` errors only, never paths or traces of this host.
 ApiError api_error(const Error& error);
 

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/unix.h"
+#include "serve/generate.h"
 #include "serve/socket_deadline.h"
 
 namespace verbund::serve {
@@ -32,14 +32,6 @@ using boost::system::error_code;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kLingerBytes = 1 << 20;  // read and dropped after a refusal, so that the client sees it and no reset
 constexpr std::chrono::seconds kLingerWait{2};
-
-std::string random_id(std::string_view prefix) {
-  static constexpr char kLetters[] = "0123456789abcdefghijklmnopqrstuvwxyz";
-  std::string id(prefix);
-  for (int i = 0; i < 2; ++i)
-    for (uint64_t r = random_u64(), k = 0; k < 12; ++k, r /= 36) id += kLetters[r % 36];
-  return id;
-}
 
 bool usable_id(std::string_view id) {
   if (id.empty() || id.size() > 128) return false;

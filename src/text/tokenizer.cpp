@@ -64,6 +64,27 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return copy;
 }
 
+std::string Tokenizer::guard(std::string_view text, char32_t guard) const {
+  vbt_text guarded{}, error{};
+  check(vbt_tokenizer_guard(handle_->tokenizer, view_of(text), guard, &guarded, &error), error, kWhere);
+  return take(guarded);
+}
+
+std::vector<int32_t> Tokenizer::encode_guarded(std::string_view text, char32_t guard) const {
+  vbt_ids ids{};
+  vbt_text error{};
+  check(vbt_tokenizer_encode_guarded(handle_->tokenizer, view_of(text), guard, &ids, &error), error, kWhere);
+  std::vector<int32_t> copy(ids.data, ids.data + ids.size);
+  vbt_ids_free(ids);
+  return copy;
+}
+
+std::string Tokenizer::bytes_of(int32_t id) const {
+  vbt_text bytes{}, error{};
+  check(vbt_tokenizer_bytes_of(handle_->tokenizer, id, &bytes, &error), error, kWhere);
+  return take(bytes);
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   vbt_text text{}, error{};
   check(vbt_tokenizer_decode(handle_->tokenizer, ids.data(), ids.size(), skip_special, &text, &error), error, kWhere);

@@ -41,11 +41,16 @@ class Tokenizer {
     bool parse_special = true;
   };
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const;
+  // For text from outside that a template puts among markers. guard() puts the character `guard`, which must not be in the text,
+  // into whatever spells a marker; encode_guarded() takes only what is not guarded for markers and drops the guards.
+  std::string guard(std::string_view text, char32_t guard) const;
+  std::vector<int32_t> encode_guarded(std::string_view text, char32_t guard) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
   size_t size() const;  // ids below this have a token
   std::optional<int32_t> id_of(std::string_view token) const;
   std::string token_of(int32_t id) const;  // as in the vocabulary; empty if there is none
+  std::string bytes_of(int32_t id) const;  // what it stands for in a text, perhaps a part of a character; empty if there is none
   bool is_special(int32_t id) const;
   uint64_t bytes_estimate() const;  // memory held, for the accountant
 

@@ -59,6 +59,13 @@ void vbt_tokenizer_free(vbt_tokenizer* tokenizer);
 
 int32_t vbt_tokenizer_encode(const vbt_tokenizer* tokenizer, vbt_view text, int32_t add_special, int32_t parse_special, vbt_ids* out,
                              vbt_text* error);
+/* Text from outside that goes into a prompt among markers (special tokens and the like): vbt_tokenizer_guard puts the
+ * character `guard`, which must not be in the text, into everything that spells a marker; vbt_tokenizer_encode_guarded then
+ * takes only what nothing guards for markers, and drops the guards. */
+int32_t vbt_tokenizer_guard(const vbt_tokenizer* tokenizer, vbt_view text, uint32_t guard, vbt_text* out, vbt_text* error);
+int32_t vbt_tokenizer_encode_guarded(const vbt_tokenizer* tokenizer, vbt_view text, uint32_t guard, vbt_ids* out, vbt_text* error);
+/* The exact bytes a token stands for; they may be part of a character. Empty: no such token. */
+int32_t vbt_tokenizer_bytes_of(const vbt_tokenizer* tokenizer, int32_t id, vbt_text* out, vbt_text* error);
 int32_t vbt_tokenizer_decode(const vbt_tokenizer* tokenizer, const int32_t* ids, size_t count, int32_t skip_special, vbt_text* out,
                              vbt_text* error);
 size_t vbt_tokenizer_size(const vbt_tokenizer* tokenizer);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 
 use crate::detokenizer::Detokenizer;
 use crate::gguf::{self, Vocabulary};
-use crate::grammar::{Grammar, Kind, Walk};
+use crate::grammar::{Grammar, Kind, Walk, Spelling};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::Fault;
@@ -168,6 +168,41 @@ pub unsafe extern "C" fn vbt_tokenizer_encode(
     error: *mut Text,
 ) -> i32 {
     call(out, error, || Ok(give_ids((*tokenizer).encode(text(input)?, add_special != 0, parse_special != 0)?)))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn vbt_tokenizer_guard(
+    tokenizer: *const SharedTokenizer,
+    input: View,
+    guard: u32,
+    out: *mut Text,
+    error: *mut Text,
+) -> i32 {
+    call(out, error, || Ok(give_text((*tokenizer).guard(text(input)?, character(guard)?))))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn vbt_tokenizer_encode_guarded(
+    tokenizer: *const SharedTokenizer,
+    input: View,
+    guard: u32,
+    out: *mut Ids,
+    error: *mut Text,
+) -> i32 {
+    call(out, error, || Ok(give_ids((*tokenizer).encode_guarded(text(input)?, character(guard)?)?)))
+}
+
+fn character(code: u32) -> Result<char, Fault> {
+    char::from_u32(code).ok_or_else(|| Fault::internal("the guard is no character"))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn vbt_tokenizer_bytes_of(tokenizer: *const SharedTokenizer, id: i32, out: *mut Text, error: *mut Text) -> i32 {
+    call(out, error, || {
+        let tokenizer = &*tokenizer;
+        let bytes = Box::leak(Spelling::of(tokenizer).text_bytes(tokenizer, id).into_boxed_slice());
+        Ok(Text { data: bytes.as_mut_ptr(), size: bytes.len() })
+    })
 }
 
 #[no_mangle]

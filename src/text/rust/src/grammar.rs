@@ -113,14 +113,14 @@ impl Walk {
 }
 
 /// How tokens spell bytes, by the tokenizer's decoder.
-enum Spelling {
+pub enum Spelling {
     ByteLevel,
     Pieces,
     Text,
 }
 
 impl Spelling {
-    fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn of(tokenizer: &Tokenizer) -> Self {
         let Some(decoder) = tokenizer.decoder() else { return Spelling::Text };
         let decoders = match decoder {
             DecoderWrapper::Sequence(sequence) => sequence.get_decoders(),
@@ -141,6 +141,16 @@ impl Spelling {
         if tokenizer.is_special(id) {
             return [&[TokTrie::SPECIAL_TOKEN_MARKER], token.as_bytes()].concat();
         }
+        self.spelled(token)
+    }
+
+    /// The bytes that a token stands for in an answer; a special one is its own text.
+    pub fn text_bytes(&self, tokenizer: &Tokenizer, id: i32) -> Vec<u8> {
+        let Some(token) = tokenizer.token(id, false) else { return Vec::new() };
+        if tokenizer.is_special(id) { token.into_bytes() } else { self.spelled(token) }
+    }
+
+    fn spelled(&self, token: String) -> Vec<u8> {
         match self {
             Spelling::ByteLevel => token_bytes(&token),
             Spelling::Pieces => byte_token(&token).map_or_else(|| token.replace('\u{2581}', " ").into_bytes(), |byte| vec![byte]),

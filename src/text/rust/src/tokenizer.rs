@@ -9,18 +9,21 @@ use ahash::{AHashMap, AHashSet};
 use serde::{Deserialize, Deserializer};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::{
-    AddedToken, AddedVocabulary, Decoder, DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
-    PreTokenizerWrapper, Token, TokenizerImpl,
+    AddedToken, AddedVocabulary, Decoder, DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, OffsetReferential, OffsetType,
+    PostProcessorWrapper, PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
 use crate::Fault;
 
 pub type Pipeline = TokenizerImpl<SharedModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
+const GUARD_PASSES_MAX: usize = 8;
+
 pub struct Tokenizer {
     parsed: Pipeline,
     plain: Pipeline,
     special: AHashSet<u32>,
+    markers: AHashSet<u32>,
     size: usize,
     bytes: u64,
 }
@@ -38,14 +41,65 @@ impl Tokenizer {
         let plain = without_markers(&parsed);
         let added = parsed.get_added_vocabulary().get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let markers = added.iter().filter(|(_, token)| is_marker(token)).map(|(id, _)| *id).collect();
         let (size, bytes) = measure(&parsed);
-        Tokenizer { parsed, plain, special, size, bytes }
+        Tokenizer { parsed, plain, special, markers, size, bytes }
     }
 
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, Fault> {
         let pipeline = if parse_special { &self.parsed } else { &self.plain };
         let encoding = pipeline.encode_fast(text, add_special).map_err(Fault::invalid)?;
         Ok(encoding.get_ids().iter().map(|id| *id as i32).collect())
+    }
+
+    /// The text with `guard` after the first character of everything that spells a marker, so that no marker is found in it any more.
+    pub fn guard(&self, text: &str, guard: char) -> String {
+        let mut guarded = text.to_string();
+        // Markers do not overlap in what one pass finds; another pass finds what began inside them.
+        for _ in 0..GUARD_PASSES_MAX {
+            let mut out = String::with_capacity(guarded.len() + 8);
+            let mut found = false;
+            for (piece, token) in self.pieces(&guarded) {
+                let marker = token.is_some_and(|id| self.markers.contains(&id)) && piece.chars().nth(1).is_some();
+                let mut characters = piece.chars();
+                if marker {
+                    out.extend(characters.next());
+                    out.push(guard);
+                    found = true;
+                }
+                out.push_str(characters.as_str());
+            }
+            guarded = out;
+            if !found {
+                break;
+            }
+        }
+        guarded
+    }
+
+    /// Encodes text of which parts went through `guard`: markers are parsed where nothing guards them, and the guards are dropped.
+    pub fn encode_guarded(&self, text: &str, guard: char) -> Result<Vec<i32>, Fault> {
+        if !text.contains(guard) {
+            return self.encode(text, false, true);
+        }
+        let mut ids = Vec::new();
+        for (piece, token) in self.pieces(text) {
+            match token {
+                Some(id) => ids.push(id as i32),
+                None => ids.extend(self.encode(&piece.replace(guard, ""), false, false)?),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The text cut at added tokens, as the parsed pipeline cuts it.
+    fn pieces(&self, text: &str) -> Vec<(String, Option<u32>)> {
+        let cut = self.parsed.get_added_vocabulary().extract_and_normalize(None::<&NormalizerWrapper>, text);
+        let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits
+            .into_iter()
+            .map(|(piece, _, tokens)| (piece.to_string(), tokens.as_ref().and_then(|tokens| tokens.first()).map(|token| token.id)))
+            .collect()
     }
 
     pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String, Fault> {
