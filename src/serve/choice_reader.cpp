@@ -1,6 +1,7 @@
 #include "serve/choice_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -13,6 +14,11 @@ ChoiceReader::ChoiceReader(const ServedModel& model, const GenerateRequest& requ
 
 std::vector<Delta> ChoiceReader::push(const engine::InstanceEvent& event) {
   std::vector<Delta> deltas;
+  if (request_.answer_is_call) {
+    result_.content += event.text;
+    if (event.finish) finish(event), deltas = read_call();
+    return deltas;
+  }
   if (event.logprobs) hold_logprobs(event);
   const bool silent = request_.max_tokens == 0u;  // only the prompt was asked for
   if (!silent) result_.content += event.text;
@@ -26,6 +32,25 @@ std::vector<Delta> ChoiceReader::push(const engine::InstanceEvent& event) {
   }
   if (event.finish) finish(event);
   return deltas;
+}
+
+// A call cut off by the limit is left out.
+std::vector<Delta> ChoiceReader::read_call() {
+  const std::string text = std::exchange(result_.content, {});
+  const auto call = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (result_.finish != Finish::stop || !call.is_object() || !call.contains("name") || !call.contains("arguments")) return {};
+  result_.tool_calls.push_back({random_id("call_"), call["name"].get<std::string>(), call["arguments"].dump()});
+  result_.finish = Finish::tool_calls;
+  Delta begin;
+  begin.choice = result_.choice;
+  begin.kind = Delta::Kind::tool_begin;
+  begin.tool_id = result_.tool_calls[0].id;
+  begin.tool_name = result_.tool_calls[0].name;
+  Delta arguments;
+  arguments.choice = result_.choice;
+  arguments.kind = Delta::Kind::tool_arguments;
+  arguments.text = result_.tool_calls[0].arguments;
+  return {begin, arguments};
 }
 
 void ChoiceReader::hold_logprobs(const engine::InstanceEvent& event) {

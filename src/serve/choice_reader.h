@@ -23,6 +23,7 @@ class ChoiceReader {
   void hold_logprobs(const engine::InstanceEvent& event);
   std::vector<TokenLogprobs> release_logprobs(bool at_end);
   void finish(const engine::InstanceEvent& event);
+  std::vector<Delta> read_call();  // of an answer that is one
   TokenInfo info(int32_t id, float logprob) const;
 
   const ServedModel& model_;

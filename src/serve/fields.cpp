@@ -14,7 +14,7 @@ constexpr size_t kQuotedMax = 64;
 
 void refuse(const std::string& path, const std::string& problem) { throw ApiError(Fault::invalid, path + " " + problem, path); }
 
-std::string quoted(const Json& value) {
+std::string brief(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() <= kQuotedMax) return text;
   size_t end = kQuotedMax;
@@ -39,12 +39,12 @@ Json parse_body(std::string_view body) {
     const size_t end = at == std::string::npos ? at : what.find(':', at);
     throw ApiError(Fault::invalid, "the body is not valid JSON in UTF-8" + (end == std::string::npos ? "" : ", " + what.substr(at + 1, end - at - 1)));
   }
-  if (!json.is_object()) throw ApiError(Fault::invalid, "the body must be a JSON object, got " + quoted(json));
+  if (!json.is_object()) throw ApiError(Fault::invalid, "the body must be a JSON object, got " + brief(json));
   return json;
 }
 
 Fields::Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-  if (!object.is_object()) refuse(path_, "must be an object, got " + quoted(object));
+  if (!object.is_object()) refuse(path_, "must be an object, got " + brief(object));
 }
 
 std::string Fields::path(std::string_view key) const { return path_.empty() ? std::string(key) : path_ + "." + std::string(key); }
@@ -62,9 +62,9 @@ const Json* Fields::any(std::string_view key) {
 std::optional<double> Fields::number(std::string_view key, double low, double high) {
   const Json* v = any(key);
   if (!v) return std::nullopt;
-  if (!v->is_number()) refuse(path(key), "must be a number, got " + quoted(*v));
+  if (!v->is_number()) refuse(path(key), "must be a number, got " + brief(*v));
   const double value = v->get<double>();
-  if (!(value >= low && value <= high)) refuse(path(key), fmt::format("must be from {} to {}, got {}", low, high, quoted(*v)));
+  if (!(value >= low && value <= high)) refuse(path(key), fmt::format("must be from {} to {}, got {}", low, high, brief(*v)));
   return value;
 }
 
@@ -74,24 +74,24 @@ std::optional<int64_t> Fields::integer(std::string_view key, int64_t low, int64_
   // 5.0 is an integer to JavaScript; 2^70 has been read as a number that is none.
   const bool whole = v->is_number_integer() || (v->is_number_float() && std::floor(v->get<double>()) == v->get<double>() &&
                                                 std::abs(v->get<double>()) < 9007199254740992.0);
-  if (!whole) refuse(path(key), "must be an integer" + (v->is_number() ? fmt::format(" from {} to {}", low, high) : std::string()) + ", got " + quoted(*v));
+  if (!whole) refuse(path(key), "must be an integer" + (v->is_number() ? fmt::format(" from {} to {}", low, high) : std::string()) + ", got " + brief(*v));
   const bool huge = v->is_number_unsigned() && v->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t value = v->is_number_float() ? static_cast<int64_t>(v->get<double>()) : v->get<int64_t>();
-  if (huge || value < low || value > high) refuse(path(key), fmt::format("must be from {} to {}, got {}", low, high, quoted(*v)));
+  if (huge || value < low || value > high) refuse(path(key), fmt::format("must be from {} to {}, got {}", low, high, brief(*v)));
   return value;
 }
 
 std::optional<bool> Fields::boolean(std::string_view key) {
   const Json* v = any(key);
   if (!v) return std::nullopt;
-  if (!v->is_boolean()) refuse(path(key), "must be true or false, got " + quoted(*v));
+  if (!v->is_boolean()) refuse(path(key), "must be true or false, got " + brief(*v));
   return v->get<bool>();
 }
 
 std::optional<std::string> Fields::text(std::string_view key) {
   const Json* v = any(key);
   if (!v) return std::nullopt;
-  if (!v->is_string()) refuse(path(key), "must be a string, got " + quoted(*v));
+  if (!v->is_string()) refuse(path(key), "must be a string, got " + brief(*v));
   return v->get<std::string>();
 }
 
@@ -103,13 +103,13 @@ std::string Fields::required_text(std::string_view key) {
 
 const Json* Fields::object(std::string_view key) {
   const Json* v = any(key);
-  if (v && !v->is_object()) refuse(path(key), "must be an object, got " + quoted(*v));
+  if (v && !v->is_object()) refuse(path(key), "must be an object, got " + brief(*v));
   return v;
 }
 
 const Json* Fields::array(std::string_view key) {
   const Json* v = any(key);
-  if (v && !v->is_array()) refuse(path(key), "must be an array, got " + quoted(*v));
+  if (v && !v->is_array()) refuse(path(key), "must be an array, got " + brief(*v));
   return v;
 }
 
@@ -130,7 +130,7 @@ std::vector<std::string> Fields::unknown() const {
 std::vector<std::string> texts(const Json& array, const std::string& path) {
   std::vector<std::string> out;
   for (size_t i = 0; i < array.size(); ++i) {
-    if (!array[i].is_string()) refuse(path + "[" + std::to_string(i) + "]", "must be a string, got " + quoted(array[i]));
+    if (!array[i].is_string()) refuse(path + "[" + std::to_string(i) + "]", "must be a string, got " + brief(array[i]));
     out.push_back(array[i].get<std::string>());
   }
   return out;

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 Json parse_body(std::string_view body);
 
 [[noreturn]] void refuse(const std::string& path, const std::string& problem);  // "PATH PROBLEM", invalid
-std::string quoted(const Json& value);                                          // a short form, for messages
+std::string brief(const Json& value);                                          // a short form, for messages
 
 class Fields {
  public:

@@ -58,6 +58,7 @@ struct GenerateRequest {
   ToolUse tool_use = ToolUse::none;
   std::string tool_name;  // if named
   bool parallel_tool_calls = true;
+  bool answer_is_call = false;  // the grammar makes the whole answer {"name": ..., "arguments": {...}}
 
   bool stream = false;
   int32_t priority = 0;

@@ -7,5 +7,7 @@ namespace verbund::serve {
 
 void add_operations_routes(Router& router, Service& service);  // operations.cpp
 void add_model_routes(Router& router, Service& service);       // models.cpp
+void add_chat_route(Router& router, Service& service);         // openai_chat.cpp
+void add_completions_route(Router& router, Service& service);  // openai_completions.cpp
 
 }  // namespace verbund::serve

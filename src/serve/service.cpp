@@ -49,6 +49,8 @@ Service::Service(ServiceConfig config, ServedModel model)
       ticker_(server_.io()) {
   add_operations_routes(router_, *this);
   add_model_routes(router_, *this);
+  add_chat_route(router_, *this);
+  add_completions_route(router_, *this);
 }
 
 void Service::run() {
