@@ -15,7 +15,12 @@ nlohmann::json to_json(const std::vector<TokenLogprob>& top) {
 }  // namespace
 
 Answer::Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary)
-    : eos_(request.eos), ignore_eos_(request.ignore_eos), min_tokens_(request.min_tokens), vocabulary_(vocabulary), detokenizer_(std::move(tokenizer)), stop_(request.stop) {
+    : eos_(request.eos),
+      ignore_eos_(request.ignore_eos),
+      min_tokens_(request.min_tokens),
+      vocabulary_(vocabulary),
+      detokenizer_(std::move(tokenizer)),
+      stop_(request.stop) {
   if (hash_logits) hash_.emplace();
 }
 

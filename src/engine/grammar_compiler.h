@@ -20,7 +20,8 @@ namespace verbund::engine {
 class GrammarCompiler {
  public:
   // wake: called from the worker when something is ready.
-  GrammarCompiler(std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary, std::vector<int32_t> eos, std::function<void()> wake);
+  GrammarCompiler(std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary, std::vector<int32_t> eos,
+                  std::function<void()> wake);
   ~GrammarCompiler();
 
   struct Compiled {

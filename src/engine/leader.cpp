@@ -35,7 +35,9 @@ Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr
       executor_(executor),
       mailbox_(mailbox),
       send_(std::move(send)),
-      grammars_(tokenizer_, vocabulary, std::move(eos), [this] { mailbox_.push({{"op", "compiled"}}); }) {}
+      grammars_(tokenizer_, vocabulary, std::move(eos), [this] {
+        mailbox_.push({{"op", "compiled"}});
+      }) {}
 
 void Leader::run() {
   bool busy = false;

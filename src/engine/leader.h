@@ -52,8 +52,8 @@ class Leader {
   Send send_;
   GrammarCompiler grammars_;
   std::unordered_map<uint64_t, std::pair<Request, std::unique_ptr<Answer>>> compiling_;  // wait for their grammar
-  std::chrono::steady_clock::time_point told_{};                   // stats
-  std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;  // unique_ptr: a stream of text does not move
+  std::chrono::steady_clock::time_point told_{};                                         // stats
+  std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers_;                        // unique_ptr: a stream of text does not move
 };
 
 }  // namespace verbund::engine

@@ -102,7 +102,8 @@ void Request::validate(size_t vocabulary, size_t context_max) const {
   if (logprobs && *logprobs > kLogprobsMax)
     refuse("logprobs", "must be at most " + std::to_string(kLogprobsMax) + ", got " + std::to_string(*logprobs));
   if (grammar && grammar->source.size() > kGrammarBytesMax)
-    refuse("grammar", "has " + std::to_string(grammar->source.size()) + " bytes, at most " + std::to_string(kGrammarBytesMax) + " are allowed");
+    refuse("grammar",
+           "has " + std::to_string(grammar->source.size()) + " bytes, at most " + std::to_string(kGrammarBytesMax) + " are allowed");
   params.validate(vocabulary);
 }
 

@@ -70,7 +70,7 @@ struct Request {
   bool score_prompt = false;
   std::optional<uint32_t> logprobs;  // report each token's log-probability and those of the best so many
   std::optional<Grammar> grammar;    // a token that it does not allow is never sampled; the answer ends where only an end may follow
-  int32_t priority = 0;           // higher goes first and is preempted last; equals go by arrival
+  int32_t priority = 0;              // higher goes first and is preempted last; equals go by arrival
 
   // Throws invalid_argument naming the field. `vocabulary`: ids below it exist.
   void validate(size_t vocabulary, size_t context_max) const;

@@ -60,7 +60,8 @@ Request request_from_json(const nlohmann::json& j) {
     if (j.contains("logprobs")) r.logprobs = j.at("logprobs").get<uint32_t>();
     if (j.contains("grammar")) {
       const int kind = j.at("grammar").at(0).get<int>();
-      if (kind < 0 || kind > static_cast<int>(text::GrammarKind::lark)) throw Error(Code::invalid_argument, "there is no such kind of grammar");
+      if (kind < 0 || kind > static_cast<int>(text::GrammarKind::lark))
+        throw Error(Code::invalid_argument, "there is no such kind of grammar");
       r.grammar = Grammar{static_cast<text::GrammarKind>(kind), j.at("grammar").at(1).get<std::string>()};
     }
   } catch (const nlohmann::json::exception& e) {

@@ -13,10 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kTick = 250ms;           // how soon a client that went is noticed
-constexpr auto kHeadersAfter = 1s;      // of silence; until then a failure still has its status
-constexpr auto kKeepAliveEvery = 5s;    // of silence
-constexpr auto kQueueWait = 300s;       // until the first token or at least some progress
+constexpr auto kTick = 250ms;            // how soon a client that went is noticed
+constexpr auto kHeadersAfter = 1s;       // of silence; until then a failure still has its status
+constexpr auto kKeepAliveEvery = 5s;     // of silence
+constexpr auto kQueueWait = 300s;        // until the first token or at least some progress
 constexpr size_t kBacklogMax = 1 << 20;  // bytes that a slow client may leave unread here
 
 struct Job {
@@ -69,15 +69,17 @@ class Answering {
     Clock::time_point spoke = begun_;
     while (open_ > 0) {
       const std::vector<ChoiceEvent> events = co_await next();
-      std::string frames;
-      for (const ChoiceEvent& e : events) frames += read(e);
       const auto now = Clock::now();
+      std::string frames;
       if (!exchange_.begun()) {
         if (events.empty() && now - begun_ < kHeadersAfter) continue;
+        for (const ChoiceEvent& e : events)
+          if (e.engine.error) throw fault_of(*e.engine.error);  // still with its own status
         Headers headers = ignored_header();
         co_await exchange_.begin_stream(job_.writer->content_type(), std::move(headers));
-        frames = job_.writer->begin(job_.prepared.start) + frames;
+        frames = job_.writer->begin(job_.prepared.start);
       }
+      for (const ChoiceEvent& e : events) frames += read(e);
       if (frames.empty() && now - spoke >= kKeepAliveEvery) frames = job_.writer->keep_alive();
       if (frames.empty()) continue;
       spoke = now;
@@ -108,11 +110,13 @@ class Answering {
     if (event.engine.error) throw fault_of(*event.engine.error);
     ChoiceReader& reader = readers_[event.choice];
     std::string frames;
-    for (const Delta& delta : reader.push(event.engine)) frames += job_.writer->delta(delta);
+    const std::vector<Delta> deltas = reader.push(event.engine);
+    if (job_.request.stream)
+      for (const Delta& delta : deltas) frames += job_.writer->delta(delta);
     if (reader.finished()) {
       if (event.engine.finish == "cancelled" || event.engine.finish == "error")
         throw ApiError(Fault::internal, "the engine has ended the request");
-      frames += job_.writer->finish(reader.result());
+      if (job_.request.stream) frames += job_.writer->finish(reader.result());
       --open_;
     }
     return frames;

@@ -37,7 +37,8 @@ Json parse_body(std::string_view body) {
     const std::string what = e.what();
     const size_t at = what.find(" at line ");
     const size_t end = at == std::string::npos ? at : what.find(':', at);
-    throw ApiError(Fault::invalid, "the body is not valid JSON in UTF-8" + (end == std::string::npos ? "" : ", " + what.substr(at + 1, end - at - 1)));
+    throw ApiError(Fault::invalid,
+                   "the body is not valid JSON in UTF-8" + (end == std::string::npos ? "" : ", " + what.substr(at + 1, end - at - 1)));
   }
   if (!json.is_object()) throw ApiError(Fault::invalid, "the body must be a JSON object, got " + brief(json));
   return json;
@@ -74,7 +75,9 @@ std::optional<int64_t> Fields::integer(std::string_view key, int64_t low, int64_
   // 5.0 is an integer to JavaScript; 2^70 has been read as a number that is none.
   const bool whole = v->is_number_integer() || (v->is_number_float() && std::floor(v->get<double>()) == v->get<double>() &&
                                                 std::abs(v->get<double>()) < 9007199254740992.0);
-  if (!whole) refuse(path(key), "must be an integer" + (v->is_number() ? fmt::format(" from {} to {}", low, high) : std::string()) + ", got " + brief(*v));
+  if (!whole)
+    refuse(path(key),
+           "must be an integer" + (v->is_number() ? fmt::format(" from {} to {}", low, high) : std::string()) + ", got " + brief(*v));
   const bool huge = v->is_number_unsigned() && v->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t value = v->is_number_float() ? static_cast<int64_t>(v->get<double>()) : v->get<int64_t>();
   if (huge || value < low || value > high) refuse(path(key), fmt::format("must be from {} to {}, got {}", low, high, brief(*v)));

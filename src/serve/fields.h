@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 Json parse_body(std::string_view body);
 
 [[noreturn]] void refuse(const std::string& path, const std::string& problem);  // "PATH PROBLEM", invalid
-std::string brief(const Json& value);                                          // a short form, for messages
+std::string brief(const Json& value);                                           // a short form, for messages
 
 class Fields {
  public:
@@ -38,9 +38,9 @@ class Fields {
   const Json* array(std::string_view key);
   bool flag(std::string_view key, bool otherwise) { return boolean(key).value_or(otherwise); }
 
-  void accept(std::initializer_list<std::string_view> keys);        // known, and without effect on the text
-  void not_offered(std::initializer_list<std::string_view> keys);   // refused if present
-  std::vector<std::string> unknown() const;                         // never asked for
+  void accept(std::initializer_list<std::string_view> keys);       // known, and without effect on the text
+  void not_offered(std::initializer_list<std::string_view> keys);  // refused if present
+  std::vector<std::string> unknown() const;                        // never asked for
   std::string path(std::string_view key) const;
 
  private:

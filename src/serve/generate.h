@@ -28,7 +28,7 @@ struct ChatPrompt {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   nlohmann::ordered_json tools;  // [{"type": "function", "function": {"name", "description", "parameters"}}] or null
   nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();  // chat_template_kwargs
-  bool continue_final = false;  // the last message is the assistant's and goes on
+  bool continue_final = false;                                       // the last message is the assistant's and goes on
 };
 using Prompt = std::variant<ChatPrompt, std::string, std::vector<int32_t>>;
 

@@ -41,7 +41,8 @@ class ChatWriter : public ReplyWriter {
       case Delta::Kind::content: return chunk(d.choice, {{"content", d.text}}, nullptr, &d.logprobs);
       case Delta::Kind::reasoning: return chunk(d.choice, {{"reasoning_content", d.text}}, nullptr);
       case Delta::Kind::tool_begin:
-        return tool_chunk(d, {{"index", d.tool}, {"id", d.tool_id}, {"type", "function"}, {"function", {{"name", d.tool_name}, {"arguments", ""}}}});
+        return tool_chunk(
+            d, {{"index", d.tool}, {"id", d.tool_id}, {"type", "function"}, {"function", {{"name", d.tool_name}, {"arguments", ""}}}});
       case Delta::Kind::tool_arguments: return tool_chunk(d, {{"index", d.tool}, {"function", {{"arguments", d.text}}}});
     }
     return {};
@@ -130,7 +131,8 @@ void read_modalities(Fields& body) {
   const Json* modalities = body.array("modalities");
   if (!modalities) return;
   for (const std::string& m : texts(*modalities, "modalities"))
-    if (m != "text") throw ApiError(Fault::unsupported, "modalities: " + brief(m) + " is not supported; this model answers in text", "modalities");
+    if (m != "text")
+      throw ApiError(Fault::unsupported, "modalities: " + brief(m) + " is not supported; this model answers in text", "modalities");
 }
 
 }  // namespace
@@ -151,7 +153,9 @@ Translated translate_chat(const ServedModel& model, const HttpRequest& request) 
   body.not_offered({"audio", "web_search_options", "moderation"});
   body.accept({"verbosity", "prediction"});
   if (r.tool_use == ToolUse::required || r.tool_use == ToolUse::named) {
-    if (r.grammar) throw ApiError(Fault::unsupported, "response_format together with a tool_choice that forces a call is not supported", "response_format");
+    if (r.grammar)
+      throw ApiError(Fault::unsupported, "response_format together with a tool_choice that forces a call is not supported",
+                     "response_format");
     force_call(chat.tools, r);
   }
   r.ignored = body.unknown();

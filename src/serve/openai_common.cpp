@@ -14,7 +14,8 @@ void read_logit_bias(Fields& body, GenerateRequest& request) {
   for (const auto& [key, value] : bias->items()) {
     int32_t id = 0;
     const auto [rest, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (problem != std::errc() || rest != key.data() + key.size()) refuse("logit_bias", "has the key " + brief(key) + ", which is no token id");
+    if (problem != std::errc() || rest != key.data() + key.size())
+      refuse("logit_bias", "has the key " + brief(key) + ", which is no token id");
     const std::string path = "logit_bias." + key;
     if (!value.is_number()) refuse(path, "must be a number from -100 to 100, got " + brief(value));
     const double number = value.get<double>();
@@ -24,9 +25,7 @@ void read_logit_bias(Fields& body, GenerateRequest& request) {
   }
 }
 
-std::optional<float> as_float(std::optional<double> value) {
-  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
-}
+std::optional<float> as_float(std::optional<double> value) { return value ? std::optional(static_cast<float>(*value)) : std::nullopt; }
 
 }  // namespace
 

@@ -146,7 +146,8 @@ void read_prompt(Fields& body, GenerateRequest& r) {
   const Json* prompt = body.any("prompt");
   if (!prompt) return void(r.prompts.emplace_back(std::string()));
   if (prompt->is_string()) return void(r.prompts.emplace_back(prompt->get<std::string>()));
-  if (!prompt->is_array() || prompt->empty()) refuse("prompt", "must be a string, strings, token ids or arrays of them, got " + brief(*prompt));
+  if (!prompt->is_array() || prompt->empty())
+    refuse("prompt", "must be a string, strings, token ids or arrays of them, got " + brief(*prompt));
   if (is_ids(*prompt)) return void(r.prompts.emplace_back(ids_of(*prompt, "prompt")));
   if (prompt->size() > kPromptsMax) refuse("prompt", "has " + std::to_string(prompt->size()) + " prompts, at most 256 are allowed");
   for (size_t i = 0; i < prompt->size(); ++i) {

@@ -148,7 +148,8 @@ void apply_effort(const std::string& effort, ChatPrompt& chat) {
     if (effort == known) {
       chat.kwargs["enable_thinking"] = effort != "none";
       if (effort == "none") chat.kwargs["thinking"] = false;
-      if (effort != "none") chat.kwargs["reasoning_effort"] = effort == "minimal" ? "low" : effort == "xhigh" || effort == "max" ? "high" : effort;
+      if (effort != "none")
+        chat.kwargs["reasoning_effort"] = effort == "minimal" ? "low" : effort == "xhigh" || effort == "max" ? "high" : effort;
       return;
     }
   refuse("reasoning_effort", "must be none, minimal, low, medium, high, xhigh or max, got " + brief(effort));
@@ -158,8 +159,7 @@ void read_messages(Fields& body, ChatPrompt& chat) {
   const Json* messages = body.array("messages");
   if (!messages) refuse("messages", "is required");
   if (messages->empty()) refuse("messages", "must have at least one message");
-  for (size_t i = 0; i < messages->size(); ++i)
-    chat.messages.push_back(message_of((*messages)[i], "messages[" + std::to_string(i) + "]"));
+  for (size_t i = 0; i < messages->size(); ++i) chat.messages.push_back(message_of((*messages)[i], "messages[" + std::to_string(i) + "]"));
   if (const Json* kwargs = body.object("chat_template_kwargs")) chat.kwargs = *kwargs;
   for (const char* ours : {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}) chat.kwargs.erase(ours);
   if (const auto effort = body.text("reasoning_effort")) apply_effort(*effort, chat);

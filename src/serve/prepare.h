@@ -7,7 +7,7 @@
 namespace verbund::serve {
 
 struct Prepared {
-  std::vector<engine::Request> choices;        // in order; ids are given later
+  std::vector<engine::Request> choices;       // in order; ids are given later
   std::vector<std::vector<int32_t>> prompts;  // token ids
   ReplyStart start;
 };

@@ -42,7 +42,8 @@ void read_response_format(Fields& body, GenerateRequest& request) {
     if (!schema) refuse("response_format.json_schema.schema", "is required");
     request.grammar = json_grammar(*schema, fields.flag("strict", false));
   } else if (type == "regex" || type == "lark") {  // extension: {"type": "regex", "grammar": "..."}
-    request.grammar = engine::Grammar{type == "regex" ? text::GrammarKind::regex : text::GrammarKind::lark, format.required_text("grammar")};
+    request.grammar =
+        engine::Grammar{type == "regex" ? text::GrammarKind::regex : text::GrammarKind::lark, format.required_text("grammar")};
   } else if (type != "text") {
     refuse("response_format.type", "must be text, json_object or json_schema, got " + brief(type));
   }
