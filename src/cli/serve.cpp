@@ -29,6 +29,7 @@ struct ServeOptions : InstanceOptions {
   double drain_s = 5;
   std::vector<std::string> aliases;
   std::string log_level = "info";
+  std::vector<std::string> faults;  // hidden: test hooks
 
   void declare(CLI::App& app) {
     declare_model(app);
@@ -40,6 +41,7 @@ struct ServeOptions : InstanceOptions {
     app.add_option("--log-level", log_level, "debug, info, warn or error")
         ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
         ->capture_default_str();
+    app.add_option("--fault", faults)->group("");
     declare_placement(app);
     declare_computation(app);
     const char* batch = "Batching";
@@ -117,6 +119,7 @@ class Serve {
     c.limits.requests_max = o_.parallel_max + o_.queue;
     c.instance = o_.instance_config(path);
     engine::RunnerConfig& r = c.instance.runner;
+    r.faults = engine::parse_faults(o_.faults);
     r.context = context_;
     r.max_running = o_.parallel_max;
     r.prefill_chunk = o_.prefill_chunk;

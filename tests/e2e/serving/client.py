@@ -87,10 +87,12 @@ class Server:
                 total, seen = total + float(line.rsplit(" ", 1)[1]), True
         return total if seen else None
 
+    def busy(self):
+        return self.metric("requests_running") + self.metric("requests_waiting") > 0
+
     def idle(self, timeout_s=10):
         """Waits until no request runs or waits."""
-        quiet = lambda: self.metric("requests_running") == 0 and self.metric("requests_waiting") == 0  # noqa: E731
-        return harness.wait_until(quiet, timeout_s, 0.05)
+        return harness.wait_until(lambda: not self.busy(), timeout_s, 0.05)
 
 
 def chat_body(text, **fields):
