@@ -9,5 +9,6 @@ void add_operations_routes(Router& router, Service& service);  // operations.cpp
 void add_model_routes(Router& router, Service& service);       // models.cpp
 void add_chat_route(Router& router, Service& service);         // openai_chat.cpp
 void add_completions_route(Router& router, Service& service);  // openai_completions.cpp
+void add_anthropic_routes(Router& router, Service& service);   // anthropic.cpp
 
 }  // namespace verbund::serve

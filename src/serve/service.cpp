@@ -51,6 +51,7 @@ Service::Service(ServiceConfig config, ServedModel model)
   add_model_routes(router_, *this);
   add_chat_route(router_, *this);
   add_completions_route(router_, *this);
+  add_anthropic_routes(router_, *this);
 }
 
 void Service::run() {
