@@ -40,19 +40,20 @@ class MessageWriter : public ReplyWriter {
   }
 
   std::string delta(const Delta& d) override {
+    std::string frames;  // built in order: each piece depends on what is open
     switch (d.kind) {
       case Delta::Kind::content:
         if (d.text.empty()) return {};
-        return open(Block::text, {{"type", "text"}, {"text", ""}}) + piece({{"type", "text_delta"}, {"text", d.text}});
+        frames = open(Block::text, {{"type", "text"}, {"text", ""}});
+        return frames += piece({{"type", "text_delta"}, {"text", d.text}});
       case Delta::Kind::reasoning:
         if (d.text.empty()) return {};
-        return open(Block::thinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}) +
-               piece({{"type", "thinking_delta"}, {"thinking", d.text}});
-      case Delta::Kind::tool_begin: {
-        std::string frames = close();
-        return frames +
+        frames = open(Block::thinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+        return frames += piece({{"type", "thinking_delta"}, {"thinking", d.text}});
+      case Delta::Kind::tool_begin:
+        frames = close();
+        return frames +=
                open(Block::tool, {{"type", "tool_use"}, {"id", tool_id(d.tool_id)}, {"name", d.tool_name}, {"input", Json::object()}});
-      }
       case Delta::Kind::tool_arguments: return piece({{"type", "input_json_delta"}, {"partial_json", d.text}});
     }
     return {};

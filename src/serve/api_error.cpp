@@ -78,7 +78,7 @@ int status_of(const ApiError& error, Dialect dialect) {
   return dialect == Dialect::anthropic && status == 503 ? 529 : status;  // what its SDK calls overloaded
 }
 
-std::string_view openai_code(const ApiError& error) { return row(error.fault).openai_code; }
+std::string_view openai_code(const ApiError& error) { return error.code.empty() ? row(error.fault).openai_code : error.code; }
 
 ordered_json error_body(const ApiError& error, Dialect dialect, std::string_view request_id) {
   const Row& r = row(error.fault);
@@ -91,8 +91,8 @@ ordered_json error_body(const ApiError& error, Dialect dialect, std::string_view
     return {{"type", "error"}, {"error", {{"type", r.anthropic_type}, {"message", message}}}, {"request_id", request_id}};
   }
   const auto or_null = [](std::string_view text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); };
-  return {
-      {"error", {{"message", error.message}, {"type", r.openai_type}, {"param", or_null(error.param)}, {"code", or_null(r.openai_code)}}}};
+  return {{"error",
+           {{"message", error.message}, {"type", r.openai_type}, {"param", or_null(error.param)}, {"code", or_null(openai_code(error))}}}};
 }
 
 }  // namespace verbund::serve

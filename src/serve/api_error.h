@@ -43,6 +43,7 @@ struct ApiError : std::exception {
   Fault fault;
   std::string message;
   std::string param;  // JSON path of the field, as messages[2].content; may be empty
+  std::string code;   // OpenAI's `code` where it is another than the fault's
   std::optional<int> retry_after_s;
   size_t prompt_tokens = 0, context = 0;  // of context_length: each dialect says them in the words its clients look for
 };

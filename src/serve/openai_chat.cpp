@@ -8,22 +8,7 @@
 namespace verbund::serve {
 namespace {
 
-Json token_json(const TokenInfo& token) {
-  Json bytes = Json::array();
-  for (const char c : token.bytes) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", token.text}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
-}
-
-Json logprobs_json(const std::vector<TokenLogprobs>& tokens) {
-  Json content = Json::array();
-  for (const TokenLogprobs& t : tokens) {
-    Json entry = token_json(t.chosen);
-    entry["top_logprobs"] = Json::array();
-    for (const TokenInfo& top : t.top) entry["top_logprobs"].push_back(token_json(top));
-    content.push_back(std::move(entry));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
-}
+Json chat_logprobs(const std::vector<TokenLogprobs>& tokens) { return {{"content", logprobs_json(tokens)}, {"refusal", nullptr}}; }
 
 class ChatWriter : public ReplyWriter {
  public:
@@ -69,7 +54,7 @@ class ChatWriter : public ReplyWriter {
     body["choices"] = Json::array();
     for (const ChoiceResult& r : results) {
       Json choice{{"index", r.choice}, {"message", message(r)}};
-      choice["logprobs"] = logprobs_ ? logprobs_json(r.logprobs) : Json(nullptr);
+      choice["logprobs"] = logprobs_ ? chat_logprobs(r.logprobs) : Json(nullptr);
       choice["finish_reason"] = finish_text(r.finish);
       body["choices"].push_back(std::move(choice));
     }
@@ -102,7 +87,7 @@ class ChatWriter : public ReplyWriter {
 
   std::string chunk(size_t index, Json delta, Json finish_reason, const std::vector<TokenLogprobs>* logprobs = nullptr) {
     Json choice{{"index", index}, {"delta", std::move(delta)}};
-    choice["logprobs"] = logprobs_ && logprobs && !logprobs->empty() ? logprobs_json(*logprobs) : Json(nullptr);
+    choice["logprobs"] = logprobs_ && logprobs && !logprobs->empty() ? chat_logprobs(*logprobs) : Json(nullptr);
     choice["finish_reason"] = std::move(finish_reason);
     Json body = head("chat.completion.chunk");
     body["choices"] = Json::array({std::move(choice)});

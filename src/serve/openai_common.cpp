@@ -25,6 +25,12 @@ void read_logit_bias(Fields& body, GenerateRequest& request) {
   }
 }
 
+Json token_json(const TokenInfo& token) {
+  Json bytes = Json::array();
+  for (const char c : token.bytes) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", token.text}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+}
+
 std::optional<float> as_float(std::optional<double> value) { return value ? std::optional(static_cast<float>(*value)) : std::nullopt; }
 
 }  // namespace
@@ -92,6 +98,17 @@ Json timings_json(const ReplyUsage& u) {
           {"predicted_n", u.output_tokens},
           {"predicted_ms", u.decode_s * 1000},
           {"predicted_per_second", rate(u.output_tokens, u.decode_s)}};
+}
+
+Json logprobs_json(const std::vector<TokenLogprobs>& tokens) {
+  Json content = Json::array();
+  for (const TokenLogprobs& t : tokens) {
+    Json entry = token_json(t.chosen);
+    entry["top_logprobs"] = Json::array();
+    for (const TokenInfo& top : t.top) entry["top_logprobs"].push_back(token_json(top));
+    content.push_back(std::move(entry));
+  }
+  return content;
 }
 
 std::string_view finish_text(Finish finish) {

@@ -12,7 +12,8 @@ bool read_include_usage(Fields& body, bool stream);
 std::vector<std::string> read_stop(Fields& body, std::string_view key);
 
 Json usage_json(const ReplyUsage& usage);
-Json timings_json(const ReplyUsage& usage);  // llama.cpp's
+Json timings_json(const ReplyUsage& usage);                    // llama.cpp's
+Json logprobs_json(const std::vector<TokenLogprobs>& tokens);  // an array; chat completions and responses
 std::string_view finish_text(Finish finish);
 
 // Throws model_not_found.

@@ -10,5 +10,6 @@ void add_model_routes(Router& router, Service& service);       // models.cpp
 void add_chat_route(Router& router, Service& service);         // openai_chat.cpp
 void add_completions_route(Router& router, Service& service);  // openai_completions.cpp
 void add_anthropic_routes(Router& router, Service& service);   // anthropic.cpp
+void add_responses_routes(Router& router, Service& service);   // responses.cpp
 
 }  // namespace verbund::serve

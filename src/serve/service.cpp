@@ -52,6 +52,7 @@ Service::Service(ServiceConfig config, ServedModel model)
   add_chat_route(router_, *this);
   add_completions_route(router_, *this);
   add_anthropic_routes(router_, *this);
+  add_responses_routes(router_, *this);
 }
 
 void Service::run() {
