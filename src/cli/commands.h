@@ -11,6 +11,7 @@ using Command = std::function<int()>;
 
 Command add_run(CLI::App& app);
 Command add_serve(CLI::App& app);
+Command add_key(CLI::App& app);
 Command add_perplexity(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_bench(CLI::App& app);

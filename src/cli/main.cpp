@@ -20,7 +20,7 @@ int run_program(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
   std::vector<std::pair<CLI::App*, Command>> commands;
-  for (auto add : {add_run, add_serve, add_perplexity, add_inspect, add_bench, add_version, add_runner}) {
+  for (auto add : {add_run, add_serve, add_key, add_perplexity, add_inspect, add_bench, add_version, add_runner}) {
     Command command = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(command));
   }

@@ -27,6 +27,9 @@ struct ServeOptions : InstanceOptions {
   std::optional<uint32_t> context, kv_tokens;
   uint32_t parallel_max = 16, queue = 256, prefill_chunk = 256;
   double drain_s = 5;
+  std::string key_file = serve::default_key_file();
+  std::vector<std::string> hosts, origins;
+  bool insecure = false;
   std::vector<std::string> aliases;
   std::string log_level = "info";
   std::vector<std::string> faults;  // hidden: test hooks
@@ -41,6 +44,17 @@ struct ServeOptions : InstanceOptions {
     app.add_option("--log-level", log_level, "debug, info, warn or error")
         ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
         ->capture_default_str();
+    const char* access = "Access";
+    app.add_option("--keys", key_file, "File of API keys (`verbund key`); once it has one, every request needs one")
+        ->capture_default_str()
+        ->group(access);
+    app.add_flag("--insecure", insecure, "Listen beyond this machine without any key")->group(access);
+    app.add_option("--allow-host", hosts, "Further name in a request's Host header; may be given several times")
+        ->allow_extra_args(false)
+        ->group(access);
+    app.add_option("--allow-origin", origins, "Web page that may ask (CORS), as https://chat.example; may be given several times")
+        ->allow_extra_args(false)
+        ->group(access);
     app.add_option("--fault", faults)->group("");
     declare_placement(app);
     declare_computation(app);
@@ -117,6 +131,8 @@ class Serve {
     c.server.listen = o_.listen;
     c.server.drain_wait = std::chrono::milliseconds(static_cast<int64_t>(o_.drain_s * 1000));
     c.limits.requests_max = o_.parallel_max + o_.queue;
+    c.access = {.key_file = o_.key_file, .hosts = o_.hosts, .origins = o_.origins};
+    c.insecure = o_.insecure;
     c.instance = o_.instance_config(path);
     engine::RunnerConfig& r = c.instance.runner;
     r.faults = engine::parse_faults(o_.faults);

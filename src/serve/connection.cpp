@@ -182,6 +182,7 @@ class Connection : public Exchange {
     body_read_ = false;
     began_ = Clock::now();
     pending_.clear();
+    answer_headers_.clear();
     Parser parser;
     std::optional<ApiError> refusal;
     try {
@@ -223,8 +224,15 @@ class Connection : public Exchange {
 
     take_head(parser);
     if (parser.is_done()) body_read_ = true;  // no body follows
-    const Handler& handler = context_->router.find(request_, allow_);
-    context_->gatekeeper(request_);
+    request_.dialect = Router::dialect_of(request_.path);
+    answer_headers_ = context_->gatekeeper(request_);
+    static const Handler preflight = [](Exchange& e) -> awaitable<void> {
+      Response empty;
+      empty.status = 204;
+      empty.content_type.clear();
+      co_await e.send(std::move(empty));
+    };
+    const Handler& handler = request_.method == "OPTIONS" && !answer_headers_.empty() ? preflight : context_->router.find(request_, allow_);
     if (context_->draining) throw ApiError(Fault::overloaded, "the server is shutting down");
     const std::string_view encoding = request_.header("content-encoding");
     if (!encoding.empty() && encoding != "identity")
@@ -296,6 +304,7 @@ class Connection : public Exchange {
     text += "Date: " + http_date() + "\r\n";
     if (!content_type.empty()) text += "Content-Type: " + std::string(content_type) + "\r\n";
     text += "x-request-id: " + request_.id + "\r\nrequest-id: " + request_.id + "\r\n";
+    for (const auto& [name, value] : answer_headers_) text += name + ": " + value + "\r\n";
     for (const auto& [name, value] : headers) text += name + ": " + value + "\r\n";
     text += keep_alive_ ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
     return text;
@@ -327,6 +336,7 @@ class Connection : public Exchange {
   const Limits& limits_;
   beast::flat_buffer buffer_;
   HttpRequest request_;
+  Headers answer_headers_;       // of every answer to this request
   std::string allow_, pending_;  // headers of a stream that wait for its first frame
   Clock::time_point began_;
   uint64_t body_charged_ = 0;

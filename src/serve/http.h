@@ -31,6 +31,7 @@ struct HttpRequest {
   Headers headers;     // names in lower case
   std::string body;
   Dialect dialect = Dialect::openai;
+  bool trusted = true;    // has shown a key, or none is needed
   std::string route;      // pattern that matched
   std::string parameter;  // what its `*` stands for, as a model id
 

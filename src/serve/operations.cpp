@@ -18,7 +18,7 @@ Response readyz(const Service& service, const HttpRequest& request) {
   return json_response({{"status", reason}}, 503);
 }
 
-Response health(Service& service) {
+Response health(Service& service, const HttpRequest& request) {
   ordered_json body{{"status", "ok"}};
   std::string reason = service.host().reason();
   std::string status = service.unready_reason();
@@ -27,6 +27,7 @@ Response health(Service& service) {
     body["status"] = status;
     body["reasons"] = ordered_json::array({"instance " + service.model().id + ": " + (reason.empty() ? status : reason)});
   }
+  if (!request.trusted) return json_response({{"status", body["status"]}}, status.empty() ? 200 : 503);
   const engine::EngineStats stats = service.host().stats();
   body["instances"] = ordered_json::array({{{"model", service.model().id},
                                             {"ranks", service.host().ranks().size()},
@@ -56,7 +57,8 @@ void add_operations_routes(Router& router, Service& service) {
   router.add("GET", "/livez", Dialect::operations, [](Exchange& e) -> awaitable<void> { co_await e.send(livez()); });
   router.add("GET", "/readyz", Dialect::operations,
              [&service](Exchange& e) -> awaitable<void> { co_await e.send(readyz(service, e.request())); });
-  router.add("GET", "/health", Dialect::operations, [&service](Exchange& e) -> awaitable<void> { co_await e.send(health(service)); });
+  router.add("GET", "/health", Dialect::operations,
+             [&service](Exchange& e) -> awaitable<void> { co_await e.send(health(service, e.request())); });
   router.add("GET", "/metrics", Dialect::operations, [&service](Exchange& e) -> awaitable<void> { co_await e.send(metrics(service)); });
 }
 

@@ -3,12 +3,6 @@
 namespace verbund::serve {
 namespace {
 
-Dialect dialect_of_prefix(std::string_view path) {
-  if (path.starts_with("/api")) return Dialect::ollama;
-  if (path.starts_with("/v1/messages")) return Dialect::anthropic;
-  return Dialect::openai;
-}
-
 // What `*` stands for, or nullopt.
 std::optional<std::string> matched(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with("/*")) return pattern == path ? std::optional<std::string>("") : std::nullopt;
@@ -19,12 +13,18 @@ std::optional<std::string> matched(std::string_view pattern, std::string_view pa
 
 }  // namespace
 
+Dialect Router::dialect_of(std::string_view path) {
+  if (path.starts_with("/api")) return Dialect::ollama;
+  if (path.starts_with("/v1/messages")) return Dialect::anthropic;
+  return Dialect::openai;
+}
+
 void Router::add(std::string method, std::string pattern, Dialect dialect, Handler handler) {
   routes_.push_back({std::move(method), std::move(pattern), dialect, std::move(handler)});
 }
 
 const Handler& Router::find(HttpRequest& request, std::string& allow) const {
-  request.dialect = dialect_of_prefix(request.path);
+  request.dialect = dialect_of(request.path);
   for (const std::string& path : {request.path, "/v1" + request.path})
     if (const Handler* handler = match(request, path, allow)) return *handler;
   if (!allow.empty())

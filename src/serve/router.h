@@ -16,6 +16,7 @@ class Router {
   // pattern: a path; a final "/*" takes the rest of the path, slashes too, as the request's parameter. HEAD goes to GET.
   void add(std::string method, std::string pattern, Dialect dialect, Handler handler);
 
+  static Dialect dialect_of(std::string_view path);  // by prefix
   // Sets request.dialect and request.parameter. Throws not_found or method_not_allowed (with `allow`) in the dialect of the
   // path's prefix, which is set in any case. OpenAI's routes also match without their "/v1".
   const Handler& find(HttpRequest& request, std::string& allow) const;

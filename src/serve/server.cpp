@@ -50,6 +50,11 @@ void raise_descriptor_limit() {
 
 }  // namespace
 
+bool is_loopback(const std::string& listen) {
+  asio::io_context io;
+  return endpoint_of(io, listen).address().is_loopback();
+}
+
 struct Server::Impl {
   Impl(ServerConfig c, Router& router, Gatekeeper gatekeeper, RequestLog log)
       : config(std::move(c)),

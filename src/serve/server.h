@@ -29,8 +29,11 @@ struct ServerConfig {
   std::chrono::milliseconds drain_wait{5000};
 };
 
-// What a server does with a request before its body is read: refuse it by throwing ApiError.
-using Gatekeeper = std::function<void(const HttpRequest&)>;
+// Whether only this machine can reach HOST:PORT. Throws invalid_argument as Server does.
+bool is_loopback(const std::string& listen);
+
+// What a server does with a request before its body is read: refuse it by throwing ApiError, or return headers for its answer.
+using Gatekeeper = std::function<Headers(HttpRequest&)>;
 // Called after each request: route pattern or "", status, seconds.
 using RequestLog = std::function<void(const HttpRequest&, int status, double seconds)>;
 

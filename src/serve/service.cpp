@@ -15,13 +15,23 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kWatchEvery{250};
 constexpr std::chrono::seconds kStallAfter{10};  // a long prefill chunk of a large model takes seconds
 
+AccessConfig with_loopback(const ServiceConfig& config) {
+  AccessConfig access = config.access;
+  access.loopback = is_loopback(config.server.listen);
+  if (!access.loopback && !config.insecure && read_keys(access.key_file).empty())
+    throw Error(Code::permission_denied, config.server.listen + " can be reached from other machines, and there are no API keys",
+                access.key_file, "make one with `verbund key add NAME`, or say --insecure to let everybody in");
+  return access;
+}
+
 }  // namespace
 
 Service::Service(ServiceConfig config, ServedModel model)
     : config_(std::move(config)),
       model_(std::move(model)),
+      access_(with_loopback(config_)),
       server_(
-          config_.server, router_, [](const HttpRequest&) {},
+          config_.server, router_, [this](HttpRequest& request) { return access_.admit(request); },
           [this](const HttpRequest& request, int status, double seconds) {
             metrics_.count_http(request.route, status);
             spdlog::info("{} {} {} {:.3f}s {}", request.method, request.path, status, seconds, request.id);

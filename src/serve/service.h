@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/access.h"
 #include "serve/generation.h"
 #include "serve/metrics.h"
 #include "serve/model_host.h"
@@ -19,6 +20,8 @@ struct ServiceConfig {
   engine::InstanceConfig instance;
   std::function<void(engine::Instance&)> check;  // after the runners have planned
   GenerationLimits limits;
+  AccessConfig access;
+  bool insecure = false;  // listen beyond this machine without keys
   std::string version;
 };
 
@@ -52,6 +55,7 @@ class Service {
   ServiceConfig config_;
   ServedModel model_;
   Metrics metrics_;
+  Access access_;
   Router router_;
   Server server_;
   ModelHost host_;

@@ -9,6 +9,9 @@ import time
 import harness
 
 
+NO_KEYS = {"XDG_CONFIG_HOME": "/nonexistent"}  # whatever keys this user has
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -18,7 +21,7 @@ def free_port():
 class Server:
     def __init__(self, model, *flags, local=2):
         self.port = free_port()
-        self.started = harness.Started("serve", model, "--local", local, "--listen", f"127.0.0.1:{self.port}", *flags)
+        self.started = harness.Started("serve", model, "--local", local, "--listen", f"127.0.0.1:{self.port}", *flags, env=NO_KEYS)
 
     def __enter__(self):
         assert self.wait_until_ready(), f"not ready: {self.log()[-2000:]}"
