@@ -19,7 +19,7 @@ def test_a_connection_carries_many_requests(server):
             wire.post("/v1/chat/completions", OK)
             status, body = wire.response()
             assert status == 200 and json.loads(body)["choices"]
-        wire.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")  # pipelined
+        wire.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")  # pipelined
         assert wire.response()[0] == 200 and wire.response()[0] == 200
 
 
@@ -46,7 +46,7 @@ def test_request_ids(server):
 def test_chunked_bodies(server, head):
     data = json.dumps(OK).encode()
     with Wire(server) as wire:
-        wire.send(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{head}\r\n")
+        wire.send(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{head}\r\n")
         if "Expect" in head:
             assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         for at in range(0, len(data), 7):
@@ -58,13 +58,13 @@ def test_chunked_bodies(server, head):
 
 def test_refusals_come_before_a_body(server):
     with Wire(server) as wire:
-        wire.send(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {65 << 20}\r\nExpect: 100-continue\r\n\r\n")
+        wire.send(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {65 << 20}\r\nExpect: 100-continue\r\n\r\n")
         assert wire.response()[0] == 413 and wire.closed()
     with Wire(server) as wire:
-        wire.send("POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
+        wire.send("POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
         assert wire.response()[0] == 404 and wire.closed()
     with Wire(server) as wire:
-        wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nContent-Encoding: gzip\r\n\r\n0123456789")
+        wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nContent-Encoding: gzip\r\n\r\n0123456789")
         assert wire.response()[0] == 415
 
 
@@ -73,11 +73,11 @@ def test_refusals_come_before_a_body(server):
     [
         ("GET\r\n\r\n", 400),
         ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", None),  # a TLS hello
-        ("POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        ("POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
-        ("POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        ("POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+        ("POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nX: " + "a" * 70000 + "\r\n\r\n", 431),
-        ("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", 400),
+        ("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", 400),
     ],
 )
 def test_malformed_requests(server, text, status):
@@ -107,7 +107,7 @@ def test_bodies_that_are_no_request(server, body):
 
 def test_a_half_sent_body_ends_with_its_connection(server):
     with Wire(server) as wire:
-        wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         wire.socket.shutdown(socket.SHUT_WR)
         assert wire.closed(5)
     for _ in range(50):

@@ -90,7 +90,7 @@ def test_a_stopped_rank_is_noticed(smollm2):
 
 def test_the_end_lets_short_requests_finish_and_tells_long_ones(smollm2):
     with Server(smollm2, "--drain", 2) as server, Wire(server) as short, Wire(server) as long, Wire(server) as idle:
-        idle.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         idle.response()
         long.post("/v1/chat/completions", {**chat_body("Count.", **LONG), "stream": True})
         short.post("/v1/chat/completions", {**chat_body("Count.", max_tokens=100, ignore_eos=True), "stream": True})
