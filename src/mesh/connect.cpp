@@ -20,6 +20,7 @@
 #include "mesh/shm.h"
 #include "mesh/sockets.h"
 #include "mesh/tcp.h"
+#include "mesh/verbs/verbs.h"
 
 namespace verbund::mesh {
 namespace {
@@ -34,9 +35,15 @@ constexpr int kRanksMax = 1024;
 struct TransportRow {
   Transport transport;
   std::string_view name;
-  std::unique_ptr<Pairing> (*pair)(Fd connection);
+  std::unique_ptr<Pairing> (*pair)(Fd connection, const MeshConfig& config, int peer);
 };
-constexpr TransportRow kTransports[] = {{Transport::shm, "shm", pair_shm}, {Transport::tcp, "tcp", pair_tcp}};
+constexpr TransportRow kTransports[] = {
+    {Transport::shm, "shm", [](Fd connection, const MeshConfig&, int) { return pair_shm(std::move(connection)); }},
+    {Transport::tcp, "tcp", [](Fd connection, const MeshConfig&, int) { return pair_tcp(std::move(connection)); }},
+    {Transport::verbs, "verbs", pair_verbs},
+};
+
+bool over_tcp(Transport t) { return t != Transport::shm; }  // the control connection, at least
 
 const TransportRow& row(Transport t) {
   for (const auto& row : kTransports)
@@ -61,9 +68,9 @@ void check(const MeshConfig& config) {
 class SocketListener final : public Listener {
  public:
   explicit SocketListener(const MeshConfig& config) {
-    if (config.transport == Transport::tcp) {
+    if (over_tcp(config.transport)) {
       fd_ = listen_on(tcp_address(config.host, 0), kBacklog);
-      endpoint_ = "tcp:" + tcp_text(local_address(fd_));
+      endpoint_ = fmt::format("{}:{}", to_string(config.transport), tcp_text(local_address(fd_)));
       return;
     }
     std::string name = fmt::format("verbund-{:016x}", random_u64());
@@ -91,7 +98,7 @@ Address parse_endpoint(const MeshConfig& config, int rank, const std::string& en
     throw set_up_error(Code::invalid_argument,
                        fmt::format("the endpoint of rank {} is \"{}\", not {}<...>", rank, endpoint.substr(0, 256), prefix));
   const std::string rest = endpoint.substr(prefix.size());
-  return config.transport == Transport::tcp ? parse_tcp_text(rest) : unix_address(rest);
+  return over_tcp(config.transport) ? parse_tcp_text(rest) : unix_address(rest);
 }
 
 int ranks_on_host(const MeshConfig& config, const std::vector<std::string>& endpoints) {
@@ -152,7 +159,7 @@ class Connector {
     const auto rank = static_cast<size_t>(call.rank);
     if (links_[rank]) return;
     const std::string peer =
-        fmt::format("rank {} at {}", call.rank, config_.transport == Transport::tcp ? tcp_text(call.address) : "its local endpoint");
+        fmt::format("rank {} at {}", call.rank, over_tcp(config_.transport) ? tcp_text(call.address) : "its local endpoint");
     try {
       if (!call.connection.valid() && !call.pairing && !start(call, peer)) return;
       if (call.handshake && !exchange(call.connection, *call.handshake)) {
@@ -161,7 +168,7 @@ class Connector {
       }
       if (call.handshake && call.handshake->finished()) {
         call.handshake.reset();
-        call.pairing = row(config_.transport).pair(std::move(call.connection));
+        call.pairing = row(config_.transport).pair(std::move(call.connection), config_, call.rank);
       }
       if (call.pairing && call.pairing->advance()) finish(rank, call.pairing);
     } catch (const Error& e) { throw e.within(peer); }
@@ -226,7 +233,7 @@ class Connector {
       return turn_away(visit, *refused);
     }
     taken_[static_cast<size_t>(visit.handshake->peer())] = true;
-    visit.pairing = row(config_.transport).pair(std::move(visit.connection));
+    visit.pairing = row(config_.transport).pair(std::move(visit.connection), config_, visit.handshake->peer());
     advance_visit(visit);
   }
 
@@ -308,7 +315,7 @@ class Connector {
     for (size_t i = 0; i < kPendingMax; ++i) {
       Fd connection(::accept(listener_.fd(), nullptr, nullptr));
       if (!connection.valid()) return;  // none left, or the caller has gone already; a lack of descriptors ends with the deadline
-      prepare_stream(connection, config_.transport == Transport::tcp ? AF_INET : AF_UNIX);
+      prepare_stream(connection, over_tcp(config_.transport) ? AF_INET : AF_UNIX);
       visits_.push_back(
           {std::move(connection), std::make_unique<Handshake>(config_, -1, &taken_), nullptr, Deadline::after(kCallerPatience)});
       const auto strangers = std::count_if(visits_.begin(), visits_.end(), [](const Visit& visit) { return !visit.pairing; });
@@ -355,8 +362,10 @@ Transport transport_from_string(const std::string& text) {
 std::string_view to_string(Transport t) { return row(t).name; }
 
 uint64_t buffer_bytes_estimate(const MeshConfig& config) {
-  // Each side maps both rings of a pair, or holds both buffers of its socket.
-  const uint64_t pair = config.transport == Transport::shm ? 2 * (kRingBytes + 64 * 1024) : 2 * kTcpBufferBytes;
+  // Each side maps both rings of a pair, or holds both buffers of its socket, or the slots of both directions.
+  const uint64_t pair = config.transport == Transport::shm   ? 2 * (kRingBytes + 64 * 1024)
+                        : config.transport == Transport::tcp ? 2 * kTcpBufferBytes
+                                                             : std::max<uint64_t>(verbs_buffer_bytes(), 2 * kTcpBufferBytes);
   return static_cast<uint64_t>(config.size - 1) * pair;
 }
 

@@ -20,17 +20,26 @@
 
 namespace verbund::mesh {
 
-enum class Transport { shm, tcp };
+enum class Transport { shm, tcp, verbs };
 Transport transport_from_string(const std::string& text);  // throws invalid_argument listing the choices
 std::string_view to_string(Transport t);
+
+enum class QueuePairKind { automatic, rc, uc };
+
+struct VerbsConfig {
+  bool required = false;  // a pair of ranks without RDMA ends the set-up; otherwise it uses TCP and reports that as its transport
+  QueuePairKind queue_pair = QueuePairKind::automatic;  // RC where both ends have it
+  std::string library;                                  // path of the verbs library; empty: the system's
+};
 
 struct MeshConfig {
   int rank = 0;
   int size = 1;
   uint64_t epoch = 1;
   std::string secret;              // at least 16 bytes
-  std::string host = "127.0.0.1";  // tcp: the own address to listen on; the peers connect to it
+  std::string host = "127.0.0.1";  // tcp, verbs: the own address to listen on; the peers connect to it
   Transport transport = Transport::shm;
+  VerbsConfig verbs;
   // Computing threads of each rank. With more of them on this host than it has cores each look of a wait gives the core away.
   int threads = 1;
   int64_t spin_us = -1;  // how long a wait spins; negative: chosen from the above
@@ -44,7 +53,7 @@ uint64_t buffer_bytes_estimate(const MeshConfig& config);
 class Listener {
  public:
   virtual ~Listener() = default;
-  virtual std::string endpoint() const = 0;  // "shm:<name>", "tcp:127.0.0.1:40123"
+  virtual std::string endpoint() const = 0;  // "shm:<name>", "tcp:127.0.0.1:40123", "verbs:10.77.0.1:40123"
   virtual int fd() const = 0;                // for connect_mesh()
 };
 

@@ -31,7 +31,7 @@ Handshake::Handshake(const MeshConfig& config, int peer, const std::vector<bool>
   mine_.magic = kMagic;
   mine_.version = kProtocolVersion;
   mine_.role = client_ ? kClient : kServer;
-  mine_.transport = config.transport == Transport::shm ? 1 : 2;
+  mine_.transport = static_cast<uint8_t>(static_cast<int>(config.transport) + 1);
   mine_.rank = static_cast<uint32_t>(config.rank);
   mine_.peer = static_cast<uint32_t>(peer);
   mine_.size = static_cast<uint32_t>(config.size);

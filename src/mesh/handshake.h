@@ -31,7 +31,7 @@ struct Hello {
   std::array<char, 16> magic{};
   uint32_t version = 0;
   uint8_t role = 0;       // 1 client, 2 server
-  uint8_t transport = 0;  // 1 shm, 2 tcp
+  uint8_t transport = 0;  // 1 shm, 2 tcp, 3 verbs
   uint16_t reserved = 0;
   uint32_t rank = 0;  // of the sender
   uint32_t peer = 0;  // whom the sender believes to talk to

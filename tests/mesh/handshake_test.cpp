@@ -20,7 +20,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-class Join : public ::testing::TestWithParam<Transport> {
+class Join : public ::testing::TestWithParam<Channel> {
  protected:
   // Rank 0 is as it should be, rank 1 is changed; gives what each ended with ("" for joined).
   std::pair<std::string, std::string> join(const std::function<void(MeshConfig&)>& change, double deadline_s = 0.4) {
@@ -46,8 +46,7 @@ class Join : public ::testing::TestWithParam<Transport> {
   const World world_{GetParam(), 2, 0, -1};
 };
 
-INSTANTIATE_TEST_SUITE_P(, Join, ::testing::Values(Transport::shm, Transport::tcp),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(, Join, ::testing::Values(kShm, kTcp), [](const auto& info) { return to_string(info.param); });
 
 TEST_P(Join, RightOneJoins) {
   const auto [zero, one] = join([](MeshConfig&) {}, 10);
@@ -263,7 +262,7 @@ TEST_P(Join, OtherVersionWithTheSecretEndsTheSetUpAndBothVersionsArePrinted) {
   });
   Stranger newer(listener->endpoint());
   Hello mine = hello_of_client(kProtocolVersion + 1, 7);
-  mine.transport = GetParam() == Transport::shm ? 1 : 2;
+  mine.transport = GetParam() == kShm ? 1 : 2;
   newer.write(bytes_of(mine));
   const std::string theirs = newer.read(2, sizeof(Hello));
   ASSERT_EQ(theirs.size(), sizeof(Hello));
@@ -283,7 +282,7 @@ TEST_P(Join, OtherVersionWithTheSecretEndsTheSetUpAndBothVersionsArePrinted) {
 TEST_P(Join, RecordedHandshakeIsWorthless) {
   const MeshConfig zero = config_of(world_, 0);
   Hello mine = hello_of_client(kProtocolVersion, 7);
-  mine.transport = GetParam() == Transport::shm ? 1 : 2;
+  mine.transport = GetParam() == kShm ? 1 : 2;
   std::string recorded_server, recorded_proof;
   expect_undisturbed(world_, [&](const std::string& endpoint) {
     Stranger replay(endpoint);
@@ -306,7 +305,7 @@ TEST_P(Join, RecordedHandshakeIsWorthless) {
 TEST(HandshakeBytes, RandomOnesNeverJoin) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 20'000; ++round) {
-    const MeshConfig config = config_of({Transport::tcp, 2, 0, -1}, round % 2);
+    const MeshConfig config = config_of({kTcp, 2, 0, -1}, round % 2);
     std::vector<bool> taken(2);
     Handshake handshake(config, round % 2 == 0 ? -1 : 0, &taken);
     Hello hello = hello_of_client(static_cast<uint32_t>(random() % 3), 7 + random() % 2);
@@ -338,7 +337,7 @@ TEST(Sockets, AddressesAreWrittenAndRead) {
 }
 
 TEST(Tcp, MeshOverIpv6) {
-  MeshConfig zero = config_of({Transport::tcp, 2, 0, -1}, 0), one = config_of({Transport::tcp, 2, 0, -1}, 1);
+  MeshConfig zero = config_of({kTcp, 2, 0, -1}, 0), one = config_of({kTcp, 2, 0, -1}, 1);
   zero.host = one.host = "::1";
   std::unique_ptr<Listener> listener0, listener1;
   try {
@@ -361,7 +360,7 @@ TEST(Tcp, PeerThatNeverAnswersEndsAtTheDeadline) {
     fill.push_back(open_stream(AF_INET));
     (void)!::connect(fill.back().get(), address.get(), address.length);
   }
-  const MeshConfig one = config_of({Transport::tcp, 2, 0, -1}, 1);
+  const MeshConfig one = config_of({kTcp, 2, 0, -1}, 1);
   auto listener = listen(one);
   try {
     connect_mesh(one, *listener, {"tcp:" + tcp_text(address), listener->endpoint()}, soon(0.3));
@@ -375,6 +374,7 @@ TEST(Tcp, PeerThatNeverAnswersEndsAtTheDeadline) {
 TEST(TransportNames, RoundTripAndChoices) {
   EXPECT_EQ(transport_from_string("shm"), Transport::shm);
   EXPECT_EQ(transport_from_string("tcp"), Transport::tcp);
+  EXPECT_EQ(transport_from_string("verbs"), Transport::verbs);
   try {
     transport_from_string("pigeon");
     ADD_FAILURE();

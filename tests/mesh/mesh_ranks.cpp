@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/unix.h"
+#include "mesh/verbs/endpoint.h"
 
 namespace verbund::mesh::testing {
 namespace {
@@ -35,13 +36,25 @@ int count_entries(const char* folder) {
 
 }  // namespace
 
+std::string to_string(const Channel& channel) {
+  if (channel.transport != Transport::verbs) return std::string(mesh::to_string(channel.transport));
+  return channel.queue_pair == QueuePairKind::uc ? "verbs_uc" : "verbs_rc";
+}
+
+std::string lacking_for(const Channel& channel) {
+  if (channel.transport != Transport::verbs) return {};
+  static const verbs::Found found = verbs::find_candidates({});
+  return found.candidates.empty() ? found.problem + " (make test-rdma has one)" : "";
+}
+
 MeshConfig config_of(const World& world, int rank) {
   MeshConfig config;
   config.rank = rank;
   config.size = world.size;
   config.epoch = 7;
   config.secret = "0123456789abcdef0123456789abcdef";
-  config.transport = world.transport;
+  config.transport = world.channel.transport;
+  config.verbs = {true, world.channel.queue_pair, {}};
   config.jitter_seed = world.jitter_seed;
   config.spin_us = world.spin_us;
   return config;

@@ -17,8 +17,20 @@ namespace verbund::mesh::testing {
 
 inline Deadline soon(double seconds = 10) { return Deadline::after(std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9))); }
 
-struct World {
+// Transports that a suite runs over; verbs counts twice.
+struct Channel {
   Transport transport = Transport::shm;
+  QueuePairKind queue_pair = QueuePairKind::automatic;
+  bool operator==(const Channel&) const = default;
+};
+constexpr Channel kShm{}, kTcp{Transport::tcp}, kUc{Transport::verbs, QueuePairKind::uc}, kRc{Transport::verbs, QueuePairKind::rc};
+const std::vector<Channel> kChannels{kShm, kTcp, kUc, kRc};
+std::string to_string(const Channel& channel);  // "shm", "tcp", "verbs_uc", "verbs_rc"
+// Why this machine cannot run tests over it; empty: it can.
+std::string lacking_for(const Channel& channel);
+
+struct World {
+  Channel channel;
   int size = 2;
   uint64_t jitter_seed = 0;
   int64_t spin_us = -1;
