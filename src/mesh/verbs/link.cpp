@@ -114,7 +114,7 @@ class VerbsLink final : public Link {
     want = std::min(want, kJoinedMax);
     if (window().size() < want) poll();
     unseen_ = false;
-    while (window().size() < want && queued_ > (joined_.empty() ? 1u : 0u)) join(want);
+    while (window().size() < want && has_more()) join(want);
     return window();
   }
 
@@ -152,7 +152,8 @@ class VerbsLink final : public Link {
     poll();
   }
 
-  bool closed() const override { return failed_ || (control_ended_ && !missing()); }
+  // Not while there is more than one window shows: what the peer sent before it went still counts.
+  bool closed() const override { return failed_ || (control_ended_ && (!notice_.empty() || (!missing() && !has_more()))); }
   std::string_view notice() const override { return notice_; }
 
   void hang_up(std::string_view notice) override {
@@ -171,7 +172,7 @@ class VerbsLink final : public Link {
   uint32_t next_slot() const { return static_cast<uint32_t>(sent_ % pair_->slots()); }
   bool can_send_data() const { return data_sent_ - their_returned_ < depth_ && sent_ - completed_ < depth_; }
   // The peer said how much it had sent at its end, and not all of it is here.
-  bool missing() const { return goodbye_ && notice_.empty() && goodbye_sent_ != static_cast<uint32_t>(received_); }
+  bool missing() const { return goodbye_ && goodbye_sent_ != static_cast<uint32_t>(received_); }
 
   void post(uint32_t bytes) {
     const MessageHeader header{static_cast<uint32_t>(sent_), static_cast<uint32_t>(returned_), bytes, 0};
@@ -180,6 +181,8 @@ class VerbsLink final : public Link {
     pair_->post_send(next_slot(), bytes);
     ++sent_;
   }
+
+  bool has_more() const { return queued_ > (joined_.empty() ? 1u : 0u); }  // than window()
 
   std::span<const std::byte> window() const {
     if (!joined_.empty()) return std::span(joined_).subspan(joined_begin_);
