@@ -41,8 +41,15 @@ void InstanceOptions::declare_placement(CLI::App& app) {
   app.add_option("--shares", shares, "Proportions of the ranks in a stage, as 3:2:1")->group(where);
   app.add_option("--layers", layers, "Layers of the stages, as 20:10")->group(where);
   app.add_option("--memory", memory, "Memory budget of each node, as 60MB or 1.5GiB; what does not fit is refused")->group(where);
-  app.add_option("--transport", transport, "Links between ranks: shm, tcp, or mlx (MLX ring)")
-      ->check(CLI::IsMember({"shm", "tcp", "mlx"}))
+  app.add_option("--transport", transport,
+                 "Links between ranks: shm, tcp, verbs (RDMA), or mlx (MLX ring). verbs is tried with Soft-RoCE only, not on InfiniBand "
+                 "or Thunderbolt hardware; a pair of nodes without RDMA uses tcp and the table says so")
+      ->check(CLI::IsMember({"shm", "tcp", "verbs", "mlx"}))
+      ->capture_default_str()
+      ->group(where);
+  app.add_flag("--require-rdma", require_rdma, "Refuse to run where a pair of nodes cannot do RDMA; with --transport verbs")->group(where);
+  app.add_option("--queue-pair", queue_pair, "Of --transport verbs: rc (reliable), uc (unreliable; all that Thunderbolt has), auto")
+      ->check(CLI::IsMember({"auto", "rc", "uc"}))
       ->capture_default_str()
       ->group(where);
 }
@@ -83,6 +90,10 @@ engine::InstanceConfig InstanceOptions::instance_config(const std::string& path)
   r.parallel = parallel();
   r.backend = backend;
   r.transport = transport;
+  r.queue_pair = queue_pair;
+  r.require_rdma = require_rdma;
+  if (require_rdma && transport != "verbs")
+    throw Error(Code::invalid_argument, "--require-rdma: transport " + transport + " is not RDMA", {}, "add --transport verbs");
   r.isa = isa;
   r.threads = threads.value_or(std::max(1u, available_cores() / static_cast<unsigned>(local)));
   r.kv_type = kv_type;

@@ -36,6 +36,7 @@ nlohmann::json links_of(const RunResult& r) {
         links.push_back({{"a", rank.rank},
                          {"b", peer},
                          {"transport", l.value("transport", "")},
+                         {"note", l.value("note", "")},
                          {"bytes", l.value("bytes_sent", uint64_t(0)) + l.value("bytes_received", uint64_t(0))}});
   return links;
 }
@@ -97,6 +98,9 @@ std::string to_table(const RunResult& r) {
     links.push_back(l["a"].dump() + "-" + l["b"].dump() + " " + l["transport"].get<std::string>() + " (" +
                     format_bytes(l["bytes"].get<uint64_t>()) + ")");
   text += "  links     " + (links.empty() ? "none" : join(links, ", ")) + "\n";
+  for (const auto& l : links_of(r))
+    if (const auto note = l["note"].get<std::string>(); !note.empty())
+      text += "  warning   " + l["a"].dump() + "-" + l["b"].dump() + " " + l["transport"].get<std::string>() + ": " + note + "\n";
   text += "  backend   " + (r.ranks.empty() ? "" : r.ranks.front().backend) + "\n";
   const Speeds s = speeds_of(r.figures);
   text += "  load      " + milliseconds(r.load_s) + "\n";
@@ -118,6 +122,9 @@ void write_trace(const std::string& path, const RunResult& r) {
   for (const engine::RankReport& rank : r.ranks) {
     const std::string name = "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.pid) + ", " + rank.backend + ")";
     events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"name", name}}}});
+    std::vector<std::string> links;
+    for (const auto& l : rank.links) links.push_back(l.value("transport", "") + " to rank " + std::to_string(l.value("peer", uint64_t(0))));
+    events.push_back({{"name", "process_labels"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"labels", join(links, ", ")}}}});
     events.push_back({{"name", "process_sort_index"}, {"ph", "M"}, {"pid", rank.rank}, {"args", {{"sort_index", rank.rank}}}});
     events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", rank.rank}, {"tid", 0}, {"args", {{"name", "steps"}}}});
     for (const auto& e : rank.trace) {

@@ -43,6 +43,8 @@ nlohmann::json to_json(const RunnerConfig& c) {
           {"layers", c.parallel.layers},
           {"backend", c.backend},
           {"transport", c.transport},
+          {"queue_pair", c.queue_pair},
+          {"require_rdma", c.require_rdma},
           {"isa", c.isa},
           {"threads", c.threads},
           {"context", c.context},
@@ -75,6 +77,8 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
     j.at("layers").get_to(c.parallel.layers);
     j.at("backend").get_to(c.backend);
     j.at("transport").get_to(c.transport);
+    j.at("queue_pair").get_to(c.queue_pair);
+    j.at("require_rdma").get_to(c.require_rdma);
     j.at("isa").get_to(c.isa);
     j.at("threads").get_to(c.threads);
     j.at("context").get_to(c.context);

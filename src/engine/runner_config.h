@@ -25,8 +25,10 @@ struct RunnerConfig {
   std::string model;  // path
   size_t rank = 0;
   model::ParallelConfig parallel;
-  std::string backend = "native";  // native | mlx
-  std::string transport = "shm";   // shm | tcp | mlx
+  std::string backend = "native";   // native | mlx
+  std::string transport = "shm";    // shm | tcp | verbs | mlx
+  std::string queue_pair = "auto";  // of verbs: auto | rc | uc
+  bool require_rdma = false;        // of verbs: no pair of ranks may use TCP instead
   std::string isa = "auto";
   unsigned threads = 1;
   uint32_t context = 0;  // positions of a sequence

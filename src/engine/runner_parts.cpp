@@ -37,7 +37,11 @@ compute::KvType kv_type_of(const std::string& name) {
 nlohmann::json links_json(const mesh::Mesh& mesh) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& l : mesh.links())
-    list.push_back({{"peer", l.peer}, {"transport", l.transport}, {"bytes_sent", l.bytes_sent}, {"bytes_received", l.bytes_received}});
+    list.push_back({{"peer", l.peer},
+                    {"transport", l.transport},
+                    {"note", l.note},
+                    {"bytes_sent", l.bytes_sent},
+                    {"bytes_received", l.bytes_received}});
   return list;
 }
 
@@ -57,6 +61,8 @@ mesh::MeshConfig mesh_config(const RunnerConfig& c) {
   m.epoch = c.epoch;
   m.secret = c.secret;
   m.transport = mesh::transport_from_string(c.transport);
+  m.verbs.required = c.require_rdma;
+  m.verbs.queue_pair = mesh::queue_pair_from_string(c.queue_pair);
   m.threads = c.threads;
   m.jitter_seed = c.faults.jitter_seed;
   return m;

@@ -361,6 +361,14 @@ Transport transport_from_string(const std::string& text) {
 
 std::string_view to_string(Transport t) { return row(t).name; }
 
+QueuePairKind queue_pair_from_string(const std::string& text) {
+  if (text == "auto") return QueuePairKind::automatic;
+  if (text == "rc") return QueuePairKind::rc;
+  if (text == "uc") return QueuePairKind::uc;
+  throw Error(Code::invalid_argument, fmt::format("unknown kind of queue pair \"{}\"", text.substr(0, 64)), {},
+              "choose one of: auto, rc, uc");
+}
+
 uint64_t buffer_bytes_estimate(const MeshConfig& config) {
   // Each side maps both rings of a pair, or holds both buffers of its socket, or the slots of both directions.
   const uint64_t pair = config.transport == Transport::shm   ? 2 * (kRingBytes + 64 * 1024)

@@ -25,6 +25,7 @@ Transport transport_from_string(const std::string& text);  // throws invalid_arg
 std::string_view to_string(Transport t);
 
 enum class QueuePairKind { automatic, rc, uc };
+QueuePairKind queue_pair_from_string(const std::string& text);  // "auto", "rc", "uc"; throws invalid_argument
 
 struct VerbsConfig {
   bool required = false;  // a pair of ranks without RDMA ends the set-up; otherwise it uses TCP and reports that as its transport

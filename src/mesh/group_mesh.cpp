@@ -288,7 +288,7 @@ std::vector<Mesh::LinkInfo> GroupMesh::links() const {
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     const Peer& peer = member(r);
-    links.push_back({r, std::string(peer.link().transport()), peer.bytes_sent(), peer.bytes_received()});
+    links.push_back({r, std::string(peer.link().transport()), peer.bytes_sent(), peer.bytes_received(), std::string(peer.link().note())});
   }
   return links;
 }

@@ -40,6 +40,7 @@ class JitterLink final : public Link {
   bool has_notices() const override { return link_->has_notices(); }
   void hang_up(std::string_view notice) override { link_->hang_up(notice); }
   std::string_view transport() const override { return link_->transport(); }
+  std::string_view note() const override { return link_->note(); }
   uint64_t buffer_bytes() const override { return link_->buffer_bytes(); }
 
  private:

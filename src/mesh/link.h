@@ -47,8 +47,9 @@ class Link {
   virtual bool has_notices() const = 0;               // it does: a peer that closed without any had no time for them
   virtual void hang_up(std::string_view notice) = 0;  // the peer sees closed() at once; best effort for the notice
 
-  virtual std::string_view transport() const = 0;  // "shm", "tcp", ...
-  virtual uint64_t buffer_bytes() const = 0;       // memory this side brought in
+  virtual std::string_view transport() const = 0;       // "shm", "tcp", ...
+  virtual std::string_view note() const { return {}; }  // why it is not the transport that was asked for; empty: it is
+  virtual uint64_t buffer_bytes() const = 0;            // memory this side brought in
 };
 
 // A window may be asked for this much and must be able to hold it, whatever the transport, beside the padding before a frame.

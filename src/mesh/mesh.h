@@ -53,6 +53,7 @@ class Mesh {
     int peer;
     std::string transport;
     uint64_t bytes_sent, bytes_received;
+    std::string note = {};  // why this is not the transport that was asked for; empty: it is
   };
   virtual std::vector<LinkInfo> links() const = 0;
   virtual uint64_t buffer_bytes() const = 0;  // memory held by transports, for the accountant

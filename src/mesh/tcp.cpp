@@ -20,7 +20,7 @@ constexpr short kPeerEnd = 0;  // noticed when the link is next read
 
 class TcpLink final : public Link {
  public:
-  explicit TcpLink(Fd socket) : socket_(std::move(socket)), out_(kTcpBufferBytes), in_(kTcpBufferBytes) {}
+  TcpLink(Fd socket, std::string note) : socket_(std::move(socket)), note_(std::move(note)), out_(kTcpBufferBytes), in_(kTcpBufferBytes) {}
 
   std::span<std::byte> room(size_t) override {
     write_out();
@@ -81,6 +81,7 @@ class TcpLink final : public Link {
   }
 
   std::string_view transport() const override { return "tcp"; }
+  std::string_view note() const override { return note_; }
   uint64_t buffer_bytes() const override { return out_.size() + in_.size(); }
 
  private:
@@ -95,6 +96,7 @@ class TcpLink final : public Link {
   }
 
   Fd socket_;
+  const std::string note_;
   std::vector<std::byte> out_, in_;
   size_t out_begin_ = 0, out_end_ = 0;  // written by the mesh, not yet taken by the system
   size_t in_begin_ = 0, in_end_ = 0;
@@ -103,17 +105,20 @@ class TcpLink final : public Link {
 
 class TcpPairing final : public Pairing {
  public:
-  explicit TcpPairing(Fd connection) : socket_(std::move(connection)) {}
+  TcpPairing(Fd connection, std::string note) : socket_(std::move(connection)), note_(std::move(note)) {}
   bool advance() override { return true; }
   int fd() const override { return socket_.get(); }
-  std::unique_ptr<Link> take() override { return std::make_unique<TcpLink>(std::move(socket_)); }
+  std::unique_ptr<Link> take() override { return std::make_unique<TcpLink>(std::move(socket_), std::move(note_)); }
 
  private:
   Fd socket_;
+  std::string note_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pairing> pair_tcp(Fd connection) { return std::make_unique<TcpPairing>(std::move(connection)); }
+std::unique_ptr<Pairing> pair_tcp(Fd connection, std::string note) {
+  return std::make_unique<TcpPairing>(std::move(connection), std::move(note));
+}
 
 }  // namespace verbund::mesh

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/unix.h"
 #include "mesh/link.h"
@@ -12,6 +13,6 @@ namespace verbund::mesh {
 
 constexpr size_t kTcpBufferBytes = 256 * 1024;  // of each direction
 
-std::unique_ptr<Pairing> pair_tcp(Fd connection);
+std::unique_ptr<Pairing> pair_tcp(Fd connection, std::string note = {});  // note: of the link
 
 }  // namespace verbund::mesh

@@ -79,7 +79,7 @@ class VerbsPairing final : public Pairing {
   int fd() const override { return socket_.get(); }
 
   std::unique_ptr<Link> take() override {
-    if (!endpoint_) return pair_tcp(std::move(socket_))->take();
+    if (!endpoint_) return pair_tcp(std::move(socket_), std::move(note_))->take();
     return make_link(std::move(endpoint_), std::move(socket_), fmt::format("rank {} to rank {}", config_.rank, peer_));
   }
 
@@ -136,6 +136,7 @@ class VerbsPairing final : public Pairing {
                    fmt::format("no RDMA between rank {} and rank {}: {}", config_.rank, peer_, why),
                    {},
                    "without --require-rdma this link would use TCP"});
+    note_ = "no RDMA: " + why;
     state_ = State::done;
   }
 
@@ -184,6 +185,7 @@ class VerbsPairing final : public Pairing {
   std::unique_ptr<Endpoint> endpoint_;
   uint32_t my_first_sequence_ = 0;
   std::string problem_;  // of this side
+  std::string note_;     // why the pair goes without RDMA
   std::vector<std::byte> out_;
   std::array<std::byte, sizeof(uint32_t) + kMessageBytesMax> in_{};
   size_t have_ = 0;
