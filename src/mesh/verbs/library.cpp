@@ -70,7 +70,7 @@ std::string status_text(ibv_wc_status status) {
     switch (status) {
       case IBV_WC_SUCCESS: return "success";
       case IBV_WC_LOC_LEN_ERR: return "a message longer than its receive buffer";
-      case IBV_WC_LOC_QP_OP_ERR: return "an operation that the queue pair does not allow";
+      case IBV_WC_LOC_QP_OP_ERR: return "the device could not carry it out (its interface may be down)";
       case IBV_WC_LOC_PROT_ERR: return "memory that is not registered for it";
       case IBV_WC_WR_FLUSH_ERR: return "given up because the queue pair had failed before";
       case IBV_WC_BAD_RESP_ERR: return "a malformed answer";
