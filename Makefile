@@ -13,12 +13,13 @@ export PATH := $(CURDIR)/.deps/bin:$(PATH)
 CONFIGURE = cmake --preset $(1) > $(2)/configure.log 2>&1 || { cat $(2)/configure.log; exit 1; }
 BUILD = mkdir -p $(2) && { test -f $(2)/build.ninja || { $(call CONFIGURE,$(1),$(2)); }; } && cmake --build $(2) --parallel $(JOBS) $(3)
 
-.PHONY: help setup build model run test test-full asan tsan fuzz bench format clean
+.PHONY: help setup build model run test test-full test-rdma asan tsan fuzz bench format clean
 
 help:
 	@echo "make run         build everything and ask the demo model a question on $(NODES) local nodes"
 	@echo "make test        build and run the tests that take minutes"
-	@echo "make test-full   also the full matrices, the sanitizers, emulated Arm CPUs and the fuzzers (over an hour)"
+	@echo "make test-full   also the full matrices, the sanitizers, emulated Arm CPUs, RDMA and the fuzzers (over an hour)"
+	@echo "make test-rdma   the verbs transport and the demo model over RDMA, in virtual machines with Soft-RoCE (about three minutes)"
 	@echo "make bench       the roofs of this machine, and every goal of speed next to its peer (half an hour the first time, for it builds the peers;"
 	@echo "                 BENCH=--quick: one round, about four minutes on two free cores; BENCH=--json: every sample)"
 	@echo "make asan|tsan   unit tests under address+undefined / thread sanitizer"
@@ -49,24 +50,31 @@ test:
 
 test-full:
 	@rm -rf build/results
-	@echo "[1/8] packages and tools"
+	@echo "[1/9] packages and tools"
 	@scripts/setup --dev
-	@echo "[2/8] building"
+	@echo "[2/9] building"
 	@$(call BUILD,release,build)
-	@echo "[3/8] include direction and unit tests"
+	@echo "[3/9] include direction and unit tests"
 	@scripts/check-step includes scripts/check-includes || true
 	@scripts/check-unit build || true
-	@echo "[4/8] end-to-end tests with the full matrices (half an hour)"
+	@echo "[4/9] end-to-end tests with the full matrices (half an hour)"
 	@scripts/check-e2e || true
-	@echo "[5/8] unit tests under address and undefined-behaviour sanitizers"
+	@echo "[5/9] unit tests under address and undefined-behaviour sanitizers"
 	@$(MAKE) --no-print-directory asan || true
-	@echo "[6/8] engine and mesh under the thread sanitizer"
+	@echo "[6/9] engine and mesh under the thread sanitizer"
 	@$(MAKE) --no-print-directory tsan || true
-	@echo "[7/8] the kernels on emulated Arm CPUs, and their bits against this machine's (ten minutes)"
+	@echo "[7/9] the kernels on emulated Arm CPUs, and their bits against this machine's (ten minutes)"
 	@scripts/check-aarch64 --full || true
-	@echo "[8/8] fuzzing, 60 s a target"
+	@echo "[8/9] RDMA in virtual machines (three minutes)"
+	@scripts/check-rdma || true
+	@echo "[9/9] fuzzing, 60 s a target"
 	@scripts/check-step fuzz scripts/fuzz 60 || true
-	@scripts/check-summary includes unit e2e unit-asan unit-tsan aarch64 aarch64-bits fuzz
+	@scripts/check-summary includes unit e2e unit-asan unit-tsan aarch64 aarch64-bits rdma fuzz
+
+test-rdma:
+	@scripts/setup --dev
+	@$(call BUILD,release,build,--target verbund test_mesh rdma_rank)
+	@scripts/check-rdma
 
 asan:
 	@$(call BUILD,asan,build-asan)

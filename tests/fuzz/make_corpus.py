@@ -71,8 +71,27 @@ def safetensors_seeds():
     yield "foreign", safetensors({"quantization_config": {"quant_method": "fp8"}}, {})
 
 
+def rdma_offer_seeds():
+    def text(s):
+        return struct.pack("<H", len(s)) + s.encode()
+
+    def port(device, network, gid, index, kinds=3, prefix=24, lid=0):
+        return text(device) + struct.pack("<BBBBBHH", 1, network, 3, kinds, prefix, lid, index) + gid
+
+    def offer(problem, ports, required=0, kinds=3):
+        return b"\xb7\x01" + text(problem) + struct.pack("<BBIIB", required, kinds, 16384, 24, len(ports)) + b"".join(ports)
+
+    ipv4 = bytes(10) + b"\xff\xff\x0a\x4d\x00\x01"
+    yield "offer", offer("", [port("rxe0", 2, ipv4, 1), port("rdma_en3", 2, ipv4, 1, kinds=1)])
+    yield "offer_infiniband", offer("", [port("mlx5_0", 1, b"\xfe\x80" + bytes(14), 0, prefix=0, lid=7)], required=1, kinds=2)
+    yield "offer_none", offer("no RDMA device", [])
+    yield "card", b"\xb7\x02" + text("") + struct.pack("<II", 17, 0xABCDEF)
+    yield "ready", b"\xb7\x03" + text("")
+    yield "ready_not", b"\xb7\x03" + text("cannot connect the queue pair")
+
+
 if __name__ == "__main__":
-    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds())):
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("rdma_offer", rdma_offer_seeds())):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, raw in seeds:
             (HERE / folder / name).write_bytes(raw)
