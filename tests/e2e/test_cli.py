@@ -54,6 +54,21 @@ def test_the_links_tell_the_transport_in_use(smollm2):
     assert [link["transport"] for link in links] == ["tcp"]
 
 
+def test_rdma_or_the_reason_why_not(smollm2):
+    link = run_json(*RAW, PROMPT, "--local", 2, "--max-tokens", 2, "--transport", "verbs")["links"][0]
+    if link["transport"] == "verbs":
+        assert link["note"] == ""
+        return
+    assert link["transport"] == "tcp" and "no RDMA: rank 0 has no usable port: " in link["note"]
+    p = run(*RAW, PROMPT, "--local", 2, "--max-tokens", 2, "--transport", "verbs", "--require-rdma")
+    assert p.returncode == 69 and "no RDMA between rank" in p.stderr
+
+
+def test_requiring_rdma_of_another_transport_is_refused(smollm2):
+    p = run(*RAW, PROMPT, "--require-rdma")
+    assert p.returncode == 64 and "--require-rdma: transport shm is not RDMA" in p.stderr
+
+
 def test_text_goes_to_stdout_and_the_rest_to_stderr(greedy):
     p = run(*GREEDY, PROMPT, "--max-tokens", 24)
     assert p.returncode == 0

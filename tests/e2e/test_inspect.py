@@ -65,6 +65,6 @@ def test_help_of_run_names_every_flag():
     text = run("run", "--help").stdout
     for flag in (
         "local stages shares layers backend transport threads isa memory context prefill-chunk max-tokens temperature top-k top-p min-p "
-        "repeat-penalty seed stop ignore-eos system raw trace json hash-logits"
+        "repeat-penalty seed stop ignore-eos system raw trace json hash-logits require-rdma queue-pair"
     ).split():
         assert f"--{flag}" in text, flag

@@ -53,7 +53,7 @@ struct Case {
 class Contract : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (const auto lacking = lacking_for(GetParam().channel); !lacking.empty()) GTEST_SKIP() << lacking;
+    if (const auto lacking = lacking_for(GetParam().channel, false); !lacking.empty()) GTEST_SKIP() << lacking;
   }
   World world(uint64_t jitter = 0) const { return {GetParam().channel, GetParam().size, jitter, -1}; }
   int size() const { return GetParam().size; }

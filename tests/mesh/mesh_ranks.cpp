@@ -41,9 +41,14 @@ std::string to_string(const Channel& channel) {
   return channel.queue_pair == QueuePairKind::uc ? "verbs_uc" : "verbs_rc";
 }
 
-std::string lacking_for(const Channel& channel) {
+const std::string& verbs_library() {
+  static const std::string library = verbs::find_candidates({}).candidates.empty() ? kFakeVerbs : "";
+  return library;
+}
+
+std::string lacking_for(const Channel& channel, bool across_processes) {
   if (channel.transport != Transport::verbs) return {};
-  static const verbs::Found found = verbs::find_candidates({});
+  const auto found = verbs::find_candidates(across_processes ? "" : verbs_library());
   return found.candidates.empty() ? found.problem + " (make test-rdma has one)" : "";
 }
 
@@ -54,7 +59,7 @@ MeshConfig config_of(const World& world, int rank) {
   config.epoch = 7;
   config.secret = "0123456789abcdef0123456789abcdef";
   config.transport = world.channel.transport;
-  config.verbs = {true, world.channel.queue_pair, {}};
+  config.verbs = {true, world.channel.queue_pair, verbs_library()};
   config.jitter_seed = world.jitter_seed;
   config.spin_us = world.spin_us;
   return config;

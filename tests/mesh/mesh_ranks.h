@@ -26,8 +26,11 @@ struct Channel {
 constexpr Channel kShm{}, kTcp{Transport::tcp}, kUc{Transport::verbs, QueuePairKind::uc}, kRc{Transport::verbs, QueuePairKind::rc};
 const std::vector<Channel> kChannels{kShm, kTcp, kUc, kRc};
 std::string to_string(const Channel& channel);  // "shm", "tcp", "verbs_uc", "verbs_rc"
-// Why this machine cannot run tests over it; empty: it can.
-std::string lacking_for(const Channel& channel);
+// The verbs library for tests: the system's where it has a device, else the fake one, whose ranks must be threads of one process.
+const std::string& verbs_library();
+inline const std::string kFakeVerbs = VERBUND_BUILD_DIR "/libfake_verbs.so";
+// Why tests over it cannot run here; empty: they can.
+std::string lacking_for(const Channel& channel, bool across_processes);
 
 struct World {
   Channel channel;

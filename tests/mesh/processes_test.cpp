@@ -19,7 +19,7 @@ auto names_rank(int rank) { return ::testing::ContainsRegex("ranks? ([0-9], )*" 
 class Process : public ::testing::TestWithParam<Channel> {
  protected:
   void SetUp() override {
-    if (const auto lacking = lacking_for(GetParam()); !lacking.empty()) GTEST_SKIP() << lacking;
+    if (const auto lacking = lacking_for(GetParam(), true); !lacking.empty()) GTEST_SKIP() << lacking;
   }
   World world(int size) const { return {GetParam(), size, 0, -1}; }
 };

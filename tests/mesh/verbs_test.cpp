@@ -1,12 +1,15 @@
-// What two ranks say to each other before RDMA, and what happens where one of them has none. No device needed.
+// What two ranks say to each other before RDMA, what happens where one of them has none, and faults of a device that is not real.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "mesh/mesh_ranks.h"
 #include "mesh/sockets.h"
+#include "mesh/verbs/endpoint.h"
 #include "mesh/verbs/offer.h"
 #include "mesh/verbs/verbs.h"
 
@@ -209,6 +212,98 @@ TEST(VerbsPairing, HostileMessagesEndTheSetUpAndCostNothing) {
   EXPECT_THAT(pairing_ends_with(bytes(small), true), HasSubstr("closed before the queue pairs were agreed on"));
   EXPECT_THAT(pairing_ends_with(encode(Ready{})), HasSubstr("malformed RDMA message: not the expected one"));
 }
+
+// --- with a device that fails on demand ------------------------------------------------------------------------------
+
+class FakeVerbs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Found found = find_candidates(kFakeVerbs); found.candidates.empty()) GTEST_SKIP() << found.problem;
+    handle_ = ::dlopen(kFakeVerbs.c_str(), RTLD_NOW);
+    ASSERT_NE(handle_, nullptr);
+    objects_ = reinterpret_cast<int (*)()>(::dlsym(handle_, "fake_verbs_objects"));
+    ASSERT_EQ(objects_(), 0);
+  }
+  void TearDown() override {
+    ::unsetenv("FAKE_VERBS");
+    if (!handle_) return;
+    EXPECT_EQ(objects_(), 0) << "left in the device";
+    ::dlclose(handle_);
+  }
+
+  // What rank 1 ends with, or "" when all is well.
+  std::string run(const char* fault, const std::function<void(Mesh&)>& function, QueuePairKind kind = QueuePairKind::automatic) {
+    ::setenv("FAKE_VERBS", fault, 1);
+    std::vector<std::unique_ptr<Listener>> listeners;
+    std::vector<std::string> endpoints, ends(2);
+    std::vector<MeshConfig> configs;
+    for (int r = 0; r < 2; ++r) {
+      configs.push_back(config_of({{Transport::verbs, kind}, 2, 0, -1}, r));
+      configs.back().verbs.library = kFakeVerbs;
+      listeners.push_back(listen(configs.back()));
+      endpoints.push_back(listeners.back()->endpoint());
+    }
+    const auto rank = [&](size_t r) {
+      try {
+        const auto mesh = connect_mesh(configs[r], *listeners[r], endpoints, soon());
+        function(*mesh);
+      } catch (const Error& e) { ends[r] = std::string(to_string(e.code())) + ": " + e.what(); }
+    };
+    std::thread other([&] { rank(1); });
+    rank(0);
+    other.join();
+    EXPECT_EQ(ends[0].empty(), ends[1].empty()) << ends[0] << " / " << ends[1];
+    return ends[1];
+  }
+  std::string set_up(const char* fault) {
+    return run(fault, [](Mesh& mesh) { mesh.barrier(soon()); });
+  }
+
+ private:
+  void* handle_ = nullptr;
+  int (*objects_)() = nullptr;
+};
+
+TEST_F(FakeVerbs, WithoutAFaultItWorks) { EXPECT_EQ(set_up(""), ""); }
+
+TEST_F(FakeVerbs, APortThatCannotBeUsedSaysWhyAndWhatToDo) {
+  EXPECT_THAT(set_up("no_device"), HasSubstr("rank 0 has no usable port: no RDMA device"));
+  EXPECT_THAT(set_up("port_down"), HasSubstr("fake0 port 1: port down; check the cable"));
+  EXPECT_THAT(set_up("no_address"), HasSubstr("fake0 port 1: no IPv4 address on "));
+  EXPECT_THAT(set_up("thunderbolt no_address"), HasSubstr("rdma_en3 port 1: no IPv4 address on en3; give that very interface one"));
+}
+
+TEST_F(FakeVerbs, LimitsAreReadBack) {
+  EXPECT_THAT(set_up("max_qp_wr=8"), HasSubstr("fake0 port 1, GID 1 (127.0.0.1): the device is too small: 8 messages in a queue"));
+  EXPECT_THAT(set_up("granted=4"), HasSubstr("sends and 4 receives in a queue, 28 are needed"));
+  EXPECT_THAT(set_up("no_memory"), HasSubstr("cannot register 917504 bytes: Cannot allocate memory (errno 12)"));
+  EXPECT_THAT(set_up("qp_busy"), HasSubstr("cannot make a queue pair (RC, 28 messages each way): Device or resource busy (errno 16)"));
+}
+
+TEST_F(FakeVerbs, APeerThatCannotBeReachedIsNamedWithBothAddresses) {
+  const std::string error = set_up("unreachable");
+  EXPECT_THAT(error, HasSubstr("cannot connect the queue pair to fake0 port 1, GID 1 (127.0.0.1): Connection timed out"));
+  EXPECT_THAT(error, HasSubstr("answers a ping"));
+}
+
+// Reduces until something happens.
+void reduce(Mesh& mesh) {
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<int64_t> data(576, mesh.rank() + round);
+    mesh.all_reduce(std::span(data), soon(2));
+    ASSERT_EQ(data[0], 1 + 2 * round);
+  }
+}
+
+TEST_F(FakeVerbs, ALostMessageIsNeverWrongData) {
+  const std::string uc = run("drop=20", reduce, QueuePairKind::uc);
+  EXPECT_THAT(uc, ::testing::AnyOf(HasSubstr("lost on the way, the first was number 19"), HasSubstr("deadline_exceeded"))) << uc;
+  const std::string rc = run("drop=20", reduce, QueuePairKind::rc);
+  EXPECT_THAT(rc, HasSubstr("on fake0 port 1, GID 1 (127.0.0.1) failed: a send failed: no answer from the peer's device")) << rc;
+  EXPECT_THAT(rc, ::testing::AnyOf(HasSubstr("rank 1 to rank 0"), HasSubstr("rank 0 to rank 1"))) << rc;
+}
+
+TEST_F(FakeVerbs, ThunderboltGetsUnreliableQueuePairs) { EXPECT_EQ(run("thunderbolt", reduce), ""); }
 
 }  // namespace
 }  // namespace verbund::mesh::testing
