@@ -155,6 +155,7 @@ class VerbsLink final : public Link {
   // Not while there is more than one window shows: what the peer sent before it went still counts.
   bool closed() const override { return failed_ || (control_ended_ && (!notice_.empty() || (!missing() && !has_more()))); }
   std::string_view notice() const override { return notice_; }
+  bool has_notices() const override { return true; }
 
   void hang_up(std::string_view notice) override {
     if (!hung_up_) say_goodbye(notice);
