@@ -2,6 +2,7 @@
 
 #include "cli/commands.h"
 #include "compute/backend.h"
+#include "mesh/verbs/verbs.h"
 
 namespace verbund::cli {
 
@@ -10,7 +11,7 @@ Command add_version(CLI::App& app) {
   return [] {
     std::string isas;
     for (const std::string& isa : compute::native_isas()) isas += (isas.empty() ? "" : " ") + isa;
-    std::printf("verbund %s\ninstruction sets here: %s\n", VERBUND_VERSION, isas.c_str());
+    std::printf("verbund %s\ninstruction sets here: %s\nRDMA here: %s\n", VERBUND_VERSION, isas.c_str(), mesh::describe_rdma().c_str());
     return 0;
   };
 }

@@ -51,6 +51,7 @@ def test_inspect_tiny_models(model):
 
 def test_version():
     p = run("version")
+    assert "RDMA here: " in p.stdout
     assert p.returncode == 0 and re.search(r"\bverbund \d+\.\d+\.\d+", p.stdout), p
 
 

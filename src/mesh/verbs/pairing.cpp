@@ -197,6 +197,13 @@ std::unique_ptr<Pairing> pair_verbs(Fd connection, const MeshConfig& config, int
   return std::make_unique<VerbsPairing>(std::move(connection), config, peer);
 }
 
+std::string describe_rdma() {
+  const Found found = find_candidates({});
+  std::string text;
+  for (const Candidate& c : found.candidates) text += (text.empty() ? "" : "; ") + c.full_name();
+  return text.empty() ? found.problem : text;
+}
+
 uint64_t verbs_buffer_bytes() { return verbs::buffer_bytes(kSlotBytes, kDepth); }
 
 }  // namespace verbund::mesh

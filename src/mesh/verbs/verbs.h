@@ -16,5 +16,6 @@ namespace verbund::mesh {
 
 std::unique_ptr<Pairing> pair_verbs(Fd connection, const MeshConfig& config, int peer);
 uint64_t verbs_buffer_bytes();  // of one link, at most
+std::string describe_rdma();    // the ports that can be used here, or why there is none
 
 }  // namespace verbund::mesh
