@@ -28,11 +28,12 @@ struct BenchLinkOptions {
   std::vector<std::string> sizes{"64", "512", "2KiB", "4608", "16KiB", "32KiB", "64KiB", "256KiB", "1MiB"};
   int repeat = 2000;
   int64_t spin_us = -1;
+  std::string queue_pair = "auto";
   bool pin = false, only_all_reduce = false, json = false;
   std::string svg;
 
   void declare(CLI::App& app) {
-    app.add_option("--transport", transports, "Transports to compare")->delimiter(',')->capture_default_str();
+    app.add_option("--transport", transports, "Transports to compare: shm, tcp, verbs")->delimiter(',')->capture_default_str();
     app.add_option("--ranks", ranks, "Numbers of ranks, each a process of this machine")
         ->delimiter(',')
         ->check(CLI::Range(2, 64))
@@ -40,6 +41,9 @@ struct BenchLinkOptions {
     app.add_option("--sizes", sizes, "Sizes of a vector, as 4608 or 64KiB; multiples of 8 bytes")->delimiter(',');
     app.add_option("--repeat", repeat, "Timed calls of the small sizes")->check(CLI::Range(10, 10'000'000))->capture_default_str();
     app.add_option("--spin-us", spin_us, "How long a wait spins before it sleeps; -1: by ranks and cores")->capture_default_str();
+    app.add_option("--queue-pair", queue_pair, "Of transport verbs: rc, uc or auto")
+        ->check(CLI::IsMember({"auto", "rc", "uc"}))
+        ->capture_default_str();
     app.add_flag("--pin", pin, "Bind rank r to core r modulo cores (Linux)");
     app.add_flag("--only-all-reduce", only_all_reduce, "Leave the pairs out");
     app.add_option("--svg", svg, "Write the curves as a picture");
@@ -97,6 +101,8 @@ MeshFigures measure(const std::string& transport, int ranks, const BenchLinkOpti
   mesh::MeshConfig config;
   config.size = ranks;
   config.transport = mesh::transport_from_string(transport);
+  config.verbs.required = true;  // or tcp would be measured in its place
+  config.verbs.queue_pair = mesh::queue_pair_from_string(options.queue_pair);
   config.secret = std::to_string(random_u64()) + std::to_string(random_u64());
   config.secret.resize(32, '.');
   config.spin_us = options.spin_us;
