@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+#include "engine/sampler.h"
+
 namespace verbund::engine {
 namespace {
 
@@ -29,7 +32,9 @@ void Answer::hash(std::span<const float> logits) {
 }
 
 void Answer::score(std::span<const float> logits, int32_t token) {
+  check_logits(logits);
   const double largest = *std::max_element(logits.begin(), logits.end());
+  if (!std::isfinite(largest)) throw Error(Code::internal, "the model gave no token a finite logit", "prompt logprobs");
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - largest);
   prompt_logprobs_.push_back(logits[static_cast<size_t>(token)] - largest - std::log(sum));

@@ -22,7 +22,7 @@ class Answer {
   Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary);
 
   void hash(std::span<const float> logits);
-  // The token at the next prompt position, which these logits speak of.
+  // The token at the next prompt position, which these logits speak of. Throws internal if they hold NaN or +infinity.
   void score(std::span<const float> logits, int32_t token);
   void score(const Logprobs& logprobs);  // the same, with the best alternatives
   // Which tokens may come next, as a bit mask; empty: all. Throws invalid_argument if the grammar cannot go on.

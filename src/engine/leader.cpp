@@ -138,43 +138,36 @@ std::vector<int32_t> Leader::sample(const StepPlan& plan, const std::vector<floa
   TraceSpan span(executor_.trace(), "sample");
   std::vector<int32_t> sampled;
   for (const PlanSegment& s : plan.segments)
-    for (uint32_t i = 0; i < s.sample_rows; ++i) {
-      const Sequence* sequence = scheduler_.find(s.request);
-      const std::span<const float> row(logits.data() + sampled.size() * vocabulary_, vocabulary_);
-      const std::vector<int32_t>& prompt = sequence->request.prompt;
-      const size_t next = s.first_position + s.tokens.size() - s.sample_rows + i + 1;  // the position these logits speak of
-      if (next < sequence->tokens.size()) {
-        if (next < prompt.size()) score(*sequence, row, prompt[next]);
-        sampled.push_back(sequence->tokens[next]);
-        continue;
-      }
-      sampled.push_back(sample_one(*sequence, row));
-    }
+    for (uint32_t i = 0; i < s.sample_rows; ++i)
+      sampled.push_back(sample_row(s, i, std::span(logits).subspan(sampled.size() * vocabulary_, vocabulary_)));
   return sampled;
 }
 
-void Leader::score(const Sequence& sequence, std::span<const float> row, int32_t token) {
-  Answer& answer = *answers_.at(sequence.request.id);
-  if (sequence.request.logprobs)
-    answer.score(sampler_.logprobs(row, token, *sequence.request.logprobs));
-  else
-    answer.score(row, token);
-}
-
-// A request whose token cannot be chosen (its grammar allows none, its logits are no numbers) ends; the others of the step do not.
-int32_t Leader::sample_one(const Sequence& sequence, std::span<const float> row) {
+// Row `row` of the segment's rows of logits. A request with something wrong (its grammar allows no token, its logits are no numbers)
+// ends; the others of the step do not.
+int32_t Leader::sample_row(const PlanSegment& segment, uint32_t row, std::span<const float> logits) {
+  constexpr int32_t kNone = 0;  // of a request that has ended: the scheduler drops it
+  const auto found = answers_.find(segment.request);
+  if (found == answers_.end()) return kNone;
+  Answer& answer = *found->second;
+  const Sequence& sequence = *scheduler_.find(segment.request);
   const Request& request = sequence.request;
-  const auto it = answers_.find(request.id);
-  if (it == answers_.end()) return 0;  // it has failed: the scheduler drops the token
-  Answer& answer = *it->second;
+  const size_t next = segment.first_position + segment.tokens.size() - segment.sample_rows + row + 1;  // these logits speak of it
   try {
-    answer.hash(row);
-    const int32_t token = sampler_.sample(row, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
-    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(row, token, *request.logprobs));
+    if (next < sequence.tokens.size()) {
+      if (next < request.prompt.size() && request.logprobs)
+        answer.score(sampler_.logprobs(logits, request.prompt[next], *request.logprobs));
+      else if (next < request.prompt.size())
+        answer.score(logits, request.prompt[next]);
+      return sequence.tokens[next];
+    }
+    answer.hash(logits);
+    const int32_t token = sampler_.sample(logits, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
+    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(logits, token, *request.logprobs));
     return token;
   } catch (...) {
-    end_with_error(request.id, current_error());
-    return 0;
+    end_with_error(segment.request, current_error());
+    return kNone;
   }
 }
 

@@ -35,8 +35,7 @@ class Leader {
   std::optional<StepPlan> schedule();
   void step(const StepPlan& plan);
   std::vector<int32_t> sample(const StepPlan& plan, const std::vector<float>& logits);
-  void score(const Sequence& sequence, std::span<const float> row, int32_t token);
-  int32_t sample_one(const Sequence& sequence, std::span<const float> row);
+  int32_t sample_row(const PlanSegment& segment, uint32_t row, std::span<const float> logits);
   void publish(const std::vector<Event>& events);
   void end_with_error(uint64_t id, const Error& error);
   void fail_request(uint64_t id, const Error& error);

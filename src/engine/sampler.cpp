@@ -66,20 +66,19 @@ uint64_t key_of(float value, int32_t id) {
 }
 int32_t id_of(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
-// NaN fails the comparison too.
-void check_finite(std::span<const float> logits) {
-  bool bad = false;
+// Penalties of any finite size stay inside f32, so that no later difference is inf - inf.
+float limited(float logit) { return std::clamp(logit, -FLT_MAX, FLT_MAX); }
+
+}  // namespace
+
+void check_logits(std::span<const float> logits) {
+  bool bad = false;  // NaN fails the comparison too
   for (float l : logits) bad |= !(l <= FLT_MAX);
   if (!bad) return;
   const auto first = std::find_if(logits.begin(), logits.end(), [](float l) { return !(l <= FLT_MAX); });
   throw Error(Code::internal,
               "the model gave a logit of " + std::to_string(*first) + " for token id " + std::to_string(first - logits.begin()), "sampler");
 }
-
-// Penalties of any finite size stay inside f32, so that no later difference is inf - inf.
-float limited(float logit) { return std::clamp(logit, -FLT_MAX, FLT_MAX); }
-
-}  // namespace
 
 void TokenHistory::add_prompt(std::span<const int32_t> ids) {
   for (int32_t id : ids) entry(id);
@@ -126,7 +125,7 @@ void Sampler::load(std::span<const float> logits, std::span<const uint32_t> allo
     throw Error(Code::internal, "a mask of " + std::to_string(allowed.size() * 32) + " tokens for " + std::to_string(tokenizer_size_),
                 "sampler");
   const auto row = logits.first(tokenizer_size_);
-  check_finite(row);
+  check_logits(row);
   std::copy(row.begin(), row.end(), logits_.begin());
   if (allowed.empty()) return;
   for (size_t i = 0; i < tokenizer_size_; ++i)

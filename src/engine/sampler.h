@@ -45,6 +45,9 @@ struct Logprobs {
   std::vector<TokenLogprob> top;  // descending, ties by ascending id
 };
 
+// Throws internal naming the first logit that is NaN or +infinity, of which nothing can be drawn.
+void check_logits(std::span<const float> logits);
+
 class Sampler {
  public:
   // vocabulary: length of a row of logits; tokenizer_size: ids from here on have no token (padding rows).

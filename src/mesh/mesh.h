@@ -23,7 +23,7 @@
 
 namespace verbund::mesh {
 
-// Crossover of one-shot and two-shot all-reduce. See bench/mesh.
+// Crossover of one-shot and two-shot all-reduce. See `verbund bench link`.
 constexpr size_t kOneShotBytesMax = 32 * 1024;
 
 class Mesh {

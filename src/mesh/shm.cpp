@@ -212,7 +212,7 @@ class ShmLink final : public Link {
   uint64_t buffer_bytes() const override { return page_bytes() + kRingBytes; }
 
  private:
-  // A vector is published piece by piece, so that the peer sums while this rank still copies. Measured with bench_mesh, all_reduce of
+  // A vector is published piece by piece, so that the peer sums while this rank still copies. Measured with `verbund bench link`, all_reduce of
   // 16, 64 and 256 KiB: pieces of 2, 4, 8, 16 KiB take 3.9, 3.6, 3.5, 3.3; 15, 11, 11, 10; 53, 47, 46, 44 us.
   static constexpr uint64_t kPieceBytes = 8 * 1024;
   // Frames begin this far apart at least: a core's prefetchers run ahead within a page, and the consumer's would pull lines out of the
