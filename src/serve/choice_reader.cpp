@@ -19,6 +19,7 @@ std::vector<Delta> ChoiceReader::push(const engine::InstanceEvent& event) {
     if (event.finish) finish(event), deltas = read_call();
     return deltas;
   }
+  if (event.token) result_.tokens.push_back(*event.token);
   if (event.logprobs) hold_logprobs(event);
   const bool silent = request_.max_tokens == 0u;  // only the prompt was asked for
   if (!silent) result_.content += event.text;

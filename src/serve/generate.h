@@ -29,6 +29,7 @@ struct ChatPrompt {
   nlohmann::ordered_json tools;  // [{"type": "function", "function": {"name", "description", "parameters"}}] or null
   nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();  // chat_template_kwargs
   bool continue_final = false;                                       // the last message is the assistant's and goes on
+  bool truncate = false;  // leave out the oldest messages (not the system's) of a conversation that does not fit
 };
 using Prompt = std::variant<ChatPrompt, std::string, std::vector<int32_t>>;
 
@@ -36,6 +37,7 @@ enum class ToolUse { none, automatic, required, named };
 
 struct GenerateRequest {
   std::vector<Prompt> prompts;  // each is answered n times; choice = prompt * n + i
+  std::vector<int32_t> before;  // tokens in front of each prompt
   uint32_t n = 1;
 
   // Absent: the model's own recommendation, then 1 (temperature, top_p) or off.
@@ -101,6 +103,7 @@ struct ChoiceResult {
   Finish finish = Finish::stop;
   std::string stop_string;  // the one that ended it
   uint32_t output_tokens = 0, reasoning_tokens = 0;
+  std::vector<int32_t> tokens;  // as sampled
   // With echo: what the prompt's tokens are and how likely each was; the first has none.
   std::vector<TokenLogprobs> prompt_logprobs;
 };
@@ -115,6 +118,7 @@ struct ReplyStart {
   size_t choices = 1;
   uint64_t prompt_tokens = 0;
   std::vector<std::string> prompt_texts;  // with echo: one a prompt
+  std::vector<int32_t> first_prompt;      // token ids
 };
 
 class ReplyWriter {

@@ -1,20 +1,11 @@
 // GET /v1/models: one answer that OpenAI's and Anthropic's clients both read.
-#include <ctime>
-
 #include "serve/routes.h"
+#include "serve/times.h"
 
 namespace verbund::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string rfc3339(int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
-}
 
 ordered_json entry(const Service& service) {
   const ServedModel& m = service.model();

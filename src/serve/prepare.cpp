@@ -17,11 +17,10 @@ std::vector<int32_t> encode_text(const ServedModel& model, const std::string& te
   return ids;
 }
 
-void check_ids(const ServedModel& model, const std::vector<int32_t>& ids) {
-  if (ids.empty()) refuse("prompt", "is empty; it needs at least one token");
+void check_ids(const ServedModel& model, const std::vector<int32_t>& ids, const std::string& field) {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || static_cast<size_t>(ids[i]) >= model.vocabulary)
-      refuse("prompt[" + std::to_string(i) + "]",
+      refuse(field + "[" + std::to_string(i) + "]",
              "is token id " + std::to_string(ids[i]) + ", ids go from 0 to " + std::to_string(model.vocabulary - 1));
 }
 
@@ -47,13 +46,57 @@ engine::SamplingParams sampling_of(const ServedModel& model, const GenerateReque
   return p;
 }
 
+// The conversation without its `count` oldest messages that are not the system's, and without answers to what is gone.
+ChatPrompt without_oldest(const ChatPrompt& chat, size_t count) {
+  ChatPrompt shorter = chat;
+  shorter.messages = Json::array();
+  bool begun = false;
+  for (const Json& message : chat.messages) {
+    const std::string role = message.value("role", "");
+    const bool system = role == "system" || role == "developer";
+    if (!system && count > 0) {
+      --count;
+      continue;
+    }
+    begun |= role == "user";
+    if (system || begun) shorter.messages.push_back(message);
+  }
+  return shorter;
+}
+
+bool has_user(const ChatPrompt& chat) {
+  for (const Json& message : chat.messages)
+    if (message.value("role", "") == "user") return true;
+  return false;
+}
+
+// As few messages left out as possible, by bisection: a longer conversation has more tokens.
+std::vector<int32_t> encode_truncated(const ServedModel& model, const ChatPrompt& chat, size_t tokens_max) {
+  std::vector<int32_t> best = encode_chat(model, chat);
+  size_t low = 1, high = best.size() <= tokens_max ? 0 : chat.messages.size();
+  while (low <= high) {
+    const size_t middle = (low + high) / 2;
+    const ChatPrompt shorter = without_oldest(chat, middle);
+    std::vector<int32_t> ids = has_user(shorter) ? encode_chat(model, shorter) : std::vector<int32_t>();
+    if (ids.size() > tokens_max) {
+      low = middle + 1;
+    } else {
+      if (!ids.empty()) best = std::move(ids);
+      high = middle - 1;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<int32_t> encode(const ServedModel& model, const Prompt& prompt) {
-  if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) return encode_chat(model, *chat);
+  if (const auto* chat = std::get_if<ChatPrompt>(&prompt))
+    return chat->truncate ? encode_truncated(model, *chat, model.context - 1) : encode_chat(model, *chat);
   if (const auto* text = std::get_if<std::string>(&prompt)) return encode_text(model, *text);
   const auto& ids = std::get<std::vector<int32_t>>(prompt);
-  check_ids(model, ids);
+  if (ids.empty()) refuse("prompt", "is empty; it needs at least one token");
+  check_ids(model, ids, "prompt");
   return ids;
 }
 
@@ -78,6 +121,8 @@ Prepared prepare(const ServedModel& model, const GenerateRequest& r) {
 
   for (const Prompt& prompt : r.prompts) {
     std::vector<int32_t> ids = encode(model, prompt);
+    check_ids(model, r.before, "context");
+    ids.insert(ids.begin(), r.before.begin(), r.before.end());
     if (ids.size() + (base.max_tokens > 0 ? 1 : 0) > model.context) throw context_error(ids.size(), model.context);
     prepared.start.prompt_tokens += ids.size();
     if (r.echo) {
@@ -89,6 +134,7 @@ Prepared prepare(const ServedModel& model, const GenerateRequest& r) {
       choice.prompt = ids;
       choice.params.choice = i;
     }
+    if (prepared.prompts.empty()) prepared.start.first_prompt = ids;
     prepared.prompts.push_back(std::move(ids));
   }
   prepared.start.choices = prepared.choices.size();

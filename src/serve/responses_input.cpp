@@ -168,7 +168,7 @@ ResponsesRequest read_responses(const ServedModel& model, ResponseStore& store, 
   r.echo["store"] = r.store;
   const auto truncation = body.text("truncation").value_or("disabled");
   if (truncation != "disabled" && truncation != "auto") refuse("truncation", "must be disabled or auto, got " + brief(truncation));
-  if (truncation == "auto") throw ApiError(Fault::unsupported, "truncation auto is not supported yet; send fewer items", "truncation");
+  chat.truncate = truncation == "auto";
   r.echo["truncation"] = truncation;
   const auto top = body.integer("top_logprobs", 0, 20);
   if (const Json* include = body.array("include"))

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 
 #include "model/fields.h"
 
@@ -45,6 +46,15 @@ ServedModel make_served_model(const std::string& id, formats::ModelFiles& files,
   m.created = modified_at(files.path);
   m.bytes_on_disk = files.bytes_on_disk;
   m.family = spec.family;
+  m.container = files.container == formats::Container::gguf ? "gguf" : "safetensors";
+  std::map<std::string, uint64_t> stored;
+  for (const formats::TensorInfo& t : files.tensors->tensors()) {
+    const uint64_t elements = uint64_t{t.rows()} * t.cols();
+    m.parameters += elements;
+    stored[t.stored] += elements;
+  }
+  const auto most = std::max_element(stored.begin(), stored.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != stored.end()) m.quantisation = most->first;
   m.defaults = defaults_of(files.generation_config);
   model::ModelText text = model::load_text(files, spec);
   m.tokenizer = text.tokenizer;

@@ -27,8 +27,10 @@ struct ServedModel {
   std::vector<std::string> aliases;  // also accepted; "default" always is
   int64_t created = 0;               // seconds since 1970, of the model's file
   uint64_t bytes_on_disk = 0;
-  std::string family;
-  uint32_t context = 0;  // tokens of prompt and answer
+  std::string family, container;  // "llama", "gguf" or "safetensors"
+  uint64_t parameters = 0;
+  std::string quantisation;  // of most of its parameters, as the file calls it
+  uint32_t context = 0;      // tokens of prompt and answer
   size_t vocabulary = 0;
   std::string fingerprint;  // changes when the numerics may change
   SamplingDefaults defaults;

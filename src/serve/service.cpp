@@ -63,6 +63,10 @@ Service::Service(ServiceConfig config, ServedModel model)
   add_completions_route(router_, *this);
   add_anthropic_routes(router_, *this);
   add_responses_routes(router_, *this);
+  add_ollama_chat_routes(router_, *this);
+  add_ollama_model_routes(router_, *this);
+  add_ollama_chat_routes(router_, *this);
+  add_ollama_model_routes(router_, *this);
 }
 
 void Service::run() {
