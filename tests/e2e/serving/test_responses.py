@@ -112,6 +112,15 @@ def test_stored_responses(openai_client, server):
         openai_client.responses.retrieve(unstored.id)
 
 
+def test_what_does_not_fit_is_refused_or_loses_its_oldest_turns(openai_client):
+    turns = [{"role": "user", "content": f"Question {i}: " + "word " * 400} for i in range(30)] + [{"role": "user", "content": HI}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(openai_client, input=turns)
+    assert "8192" in refused.value.message
+    answer = ask(openai_client, input=turns, truncation="auto", max_output_tokens=4)
+    assert answer.truncation == "auto" and 7000 < answer.usage.input_tokens < 8192
+
+
 def test_logprobs(openai_client):
     answer = ask(openai_client, include=["message.output_text.logprobs"], top_logprobs=2)
     logprobs = answer.output[0].content[0].logprobs
@@ -121,7 +130,7 @@ def test_logprobs(openai_client):
 @pytest.mark.parametrize(
     "fields, param",
     [
-        ({"background": True}, "background"), ({"truncation": "auto"}, "truncation"), ({"input": [{"type": "spell"}]}, "input[0].type"),
+        ({"background": True}, "background"), ({"truncation": "sometimes"}, "truncation"), ({"input": [{"type": "spell"}]}, "input[0].type"),
         ({"extra_body": {"messages": []}}, "messages"), ({"extra_body": {"conversation": "c"}}, "conversation"), ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )  # fmt: skip
