@@ -79,8 +79,8 @@ HWY_INLINE void prefetch_line(const std::byte* at) { __builtin_prefetch(at, 0, 3
 // Scores of all 32 positions of a block for N queries, unscaled. `queries` is [head_dim][N]. The four chains of LANES4 are run
 // some at a time.
 template <class Cache, size_t N>
-HWY_INLINE void block_scores(const float* queries, const std::byte* keys, const std::byte* next, size_t head_dim,
-                             float (*scores)[kKvBlock]) {
+VERBUND_TILE_PART void block_scores(const float* queries, const std::byte* keys, const std::byte* next, size_t head_dim,
+                                    float (*scores)[kKvBlock]) {
   constexpr size_t kChains = chains_at_once(N), kRowBytes = kKvBlock * Cache::kSize;
   for (size_t half = 0; half < 2; half += kHalves) {
     F16x chains[4][N][kHalves];
@@ -152,8 +152,8 @@ HWY_INLINE void to_weights(Running& run, float* scores, float m, float c, BlockR
 
 // o = o * c + sum of p_j v_j, for N queries over positions [begin, end) and M groups of 16 dimensions from d.
 template <class Cache, size_t N, size_t M>
-HWY_INLINE void add_values_at(size_t d, const std::byte* values, const std::byte* next, size_t head_dim, size_t padded,
-                              const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
+VERBUND_TILE_PART void add_values_at(size_t d, const std::byte* values, const std::byte* next, size_t head_dim, size_t padded,
+                                     const float (*p)[kKvBlock], const float* c, BlockRange range, float* out) {
   F16x o[N][M];
   _Pragma("GCC unroll 12") for (size_t i = 0; i < N; ++i) _Pragma("GCC unroll 4") for (size_t m = 0; m < M; ++m) o[i][m] =
       mul(load(out + i * padded + d + 16 * m), all(c[i]));
@@ -284,7 +284,7 @@ void merge_partitions(float* parts, size_t count, size_t head_dim, float* out) {
 
 // Sums one partition for N queries, some of which may see nothing of it.
 template <class Cache, size_t N>
-HWY_INLINE void attend_partition(const AttendTile& t, Group<N>& g, size_t first, size_t partition, size_t padded) {
+HWY_NOINLINE void attend_partition(const AttendTile& t, Group<N>& g, size_t first, size_t partition, size_t padded) {
   const size_t at = partition * kKvPartition, end = at + kKvPartition - 1;
   for (size_t i = 0; i < N; ++i) {
     const size_t position = t.positions[first + i];

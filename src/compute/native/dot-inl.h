@@ -196,7 +196,7 @@ HWY_INLINE void dot_two_rows(const uint8x16_t (*octets)[2], const int8_t* q0, co
 }
 
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+VERBUND_TILE_PART void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   if constexpr (R == 1) return dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
   uint8x16_t octets[N / 2][2];
   _Pragma("GCC unroll 4") for (size_t i = 0; i < N / 2; ++i) {
@@ -210,13 +210,13 @@ HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size
 #elif HWY_TARGET == HWY_AVX3_DL
 // A quad of every row before the next quad: sums of as many rows hide the latency of each other's additions.
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+VERBUND_TILE_PART void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   _Pragma("GCC unroll 8") for (size_t i = 0; i < N; ++i) _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) d[r][p] =
       dot_quads<kCodeMax, 1>(d[r][p], codes + i, rows[r] + at + 4 * i);
 }
 #else
 template <int kCodeMax, size_t N, size_t R>
-HWY_INLINE void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
+VERBUND_TILE_PART void dot_rows(const Reg* codes, const CodeRows& rows, size_t at, size_t p, IntReg (*d)[kParts]) {
   dot_row_by_row<kCodeMax, N, R>(codes, rows, at, p, d);
 }
 #endif

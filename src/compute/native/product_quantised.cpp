@@ -48,8 +48,8 @@ struct TileRows {
 
 // Point 3's two fused steps of group g for every row.
 template <size_t R>
-HWY_INLINE void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b, const IntReg (*d)[kParts],
-                          F16x* acc) {
+VERBUND_TILE_PART void add_group(const Piece& w, const std::byte* block, const TileRows<R>& x, size_t g, size_t b,
+                                 const IntReg (*d)[kParts], F16x* acc) {
   const F16x scale = load_scales(block + w.scales_at, w.scale_type, g);
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] =
       fma(mul(scale, all(x.scales[b * kRowBlock + r])), to_floats(d[r]), acc[r]);
@@ -104,7 +104,7 @@ HWY_INLINE void half_groups(const Piece& w, const std::byte* block, const TileRo
 }
 
 template <class C, size_t R, bool kHalf>
-HWY_INLINE void sum_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
+VERBUND_TILE_PART void sum_groups(const Piece& w, const std::byte* block, const TileRows<R>& x, Range groups, F16x* acc) {
   _Pragma("GCC unroll 8") for (size_t r = 0; r < R; ++r) acc[r] = zero16();
   if constexpr (kHalf)
     half_groups<C, R>(w, block, x, groups, acc);

@@ -29,6 +29,15 @@
 #define VERBUND_NAMESPACE HWY_NAMESPACE
 #endif
 
+// A part of an unrolled tile that is worth inlining, except into sanitised code: there checks make a function of a hundred
+// unrolled loads so large that g++ takes minutes.
+#undef VERBUND_TILE_PART
+#ifdef __SANITIZE_ADDRESS__
+#define VERBUND_TILE_PART HWY_NOINLINE
+#else
+#define VERBUND_TILE_PART HWY_INLINE
+#endif
+
 // Instead of HWY_BEFORE_NAMESPACE where 8-bit dot products are used: Highway 1.0 does not name VNNI among this target's features
 // (isa.cpp checks that it is there).
 #undef VERBUND_BEFORE_DOTS
