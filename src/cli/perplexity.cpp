@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kTextBytesMax = 64u << 20;
 constexpr auto kStall = 600s;            // a window takes seconds
 constexpr uint32_t kScoredRowsMax = 64;  // rows whose logits (the whole vocabulary each) are held at once
+constexpr uint32_t kChunk = 256;         // rows of a step; those of a window's first half have no logits
 
 struct PerplexityOptions {
   std::string model, file;
@@ -139,7 +140,8 @@ class Perplexity {
     r.kv_type = o_.kv_type;
     r.max_running = 1;
     r.context = static_cast<uint32_t>(round_up(o_.context + 1, compute::kKvBlock));
-    r.prefill_chunk = std::min(kScoredRowsMax, o_.context);
+    r.prefill_chunk = std::min(kChunk, o_.context);
+    r.score_rows = kScoredRowsMax - r.max_running;
     r.token_budget = r.prefill_chunk + 1;
     r.kv_blocks = r.context / compute::kKvBlock;
     return c;
@@ -153,16 +155,14 @@ class Perplexity {
     request.params.seed = 0;
     request.max_tokens = 1;
     request.ignore_eos = true;
-    request.score_prompt = true;
+    request.score_from = o_.context / 2;
     instance.submit(request, false);
     const Clock::time_point late = Clock::now() + kStall;
     for (;;) {
       for (const engine::InstanceEvent& e : instance.poll(100ms)) {
         if (e.error) throw *e.error;
         if (!e.finish) continue;
-        const auto logprobs = e.figures.at("prompt_logprobs").get<std::vector<double>>();
-        // logprobs[i] belongs to token i + 1.
-        for (size_t i = o_.context / 2 - 1; i < logprobs.size(); ++i) total_.add(logprobs[i]);
+        for (const double logprob : e.figures.at("prompt_logprobs").get<std::vector<double>>()) total_.add(logprob);
         return;
       }
       if (Clock::now() > late) throw Error(Code::deadline_exceeded, "a window was not scored within ten minutes");

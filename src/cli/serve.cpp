@@ -21,6 +21,8 @@ namespace {
 // Tokens of keys and values that are kept by default, however many sequences share them.
 constexpr uint32_t kKvTokensDefault = 32768;
 constexpr uint32_t kTokensMax = 16u << 20;
+// Rows of logits (the whole vocabulary each) of a step for prompts whose tokens are scored.
+constexpr uint32_t kScoreRows = 63;
 
 struct ServeOptions : InstanceOptions {
   std::string listen = "127.0.0.1:8372";
@@ -139,6 +141,7 @@ class Serve {
     r.context = context_;
     r.max_running = o_.parallel_max;
     r.prefill_chunk = o_.prefill_chunk;
+    r.score_rows = kScoreRows;
     r.token_budget = o_.prefill_chunk + o_.parallel_max;  // one chunk beside everybody's decode
     r.kv_blocks = static_cast<uint32_t>(ceil_div(kv_tokens_, compute::kKvBlock));
     if (o_.memory) {

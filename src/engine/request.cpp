@@ -99,6 +99,8 @@ void Request::validate(size_t vocabulary, size_t context_max) const {
   check_ids("prompt", prompt, vocabulary);
   check_ids("generated", generated, vocabulary);
   check_stops(stop);
+  if (score_from > prompt.size())
+    refuse("score_from", "is position " + std::to_string(score_from) + " of a prompt of " + std::to_string(prompt.size()) + " tokens");
   if (logprobs && *logprobs > kLogprobsMax)
     refuse("logprobs", "must be at most " + std::to_string(kLogprobsMax) + ", got " + std::to_string(*logprobs));
   if (grammar && grammar->source.size() > kGrammarBytesMax)

@@ -65,9 +65,9 @@ struct Request {
   bool ignore_eos = false;        // end tokens are ordinary tokens
   uint32_t min_tokens = 0;        // no end token is sampled before
   std::vector<std::string> stop;  // applied to text by whoever detokenises (stop_strings.h)
-  // Report how likely each token of the prompt after the first was, given those before it (finish figures: prompt_logprobs).
-  // All of it is computed: blocks that other requests have left are not used.
-  bool score_prompt = false;
+  // Report how likely each token of the prompt from this position on was, given those before it (finish figures:
+  // prompt_logprobs); 0: of none. From there on all is computed: blocks that other requests have left serve only before it.
+  uint32_t score_from = 0;
   std::optional<uint32_t> logprobs;  // report each token's log-probability and those of the best so many
   std::optional<Grammar> grammar;    // a token that it does not allow is never sampled; the answer ends where only an end may follow
   int32_t priority = 0;              // higher goes first and is preempted last; equals go by arrival

@@ -25,7 +25,7 @@ nlohmann::json to_json(const Request& r) {
                    {"ignore_eos", r.ignore_eos},
                    {"min_tokens", r.min_tokens},
                    {"stop", r.stop},
-                   {"score_prompt", r.score_prompt},
+                   {"score_from", r.score_from},
                    {"priority", r.priority}};
   if (p.seed) j["seed"] = *p.seed;
   if (r.logprobs) j["logprobs"] = *r.logprobs;
@@ -54,7 +54,7 @@ Request request_from_json(const nlohmann::json& j) {
     j.at("ignore_eos").get_to(r.ignore_eos);
     j.at("min_tokens").get_to(r.min_tokens);
     j.at("stop").get_to(r.stop);
-    j.at("score_prompt").get_to(r.score_prompt);
+    j.at("score_from").get_to(r.score_from);
     j.at("priority").get_to(r.priority);
     if (j.contains("seed")) p.seed = j.at("seed").get<uint64_t>();
     if (j.contains("logprobs")) r.logprobs = j.at("logprobs").get<uint32_t>();

@@ -53,6 +53,7 @@ nlohmann::json to_json(const RunnerConfig& c) {
           {"token_budget", c.token_budget},
           {"prefill_chunk", c.prefill_chunk},
           {"max_running", c.max_running},
+          {"score_rows", c.score_rows},
           {"epoch", c.epoch},
           {"secret", c.secret},
           {"wait_ms", c.wait.count()},
@@ -87,6 +88,7 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
     j.at("token_budget").get_to(c.token_budget);
     j.at("prefill_chunk").get_to(c.prefill_chunk);
     j.at("max_running").get_to(c.max_running);
+    j.at("score_rows").get_to(c.score_rows);
     j.at("epoch").get_to(c.epoch);
     j.at("secret").get_to(c.secret);
     c.wait = std::chrono::milliseconds(j.at("wait_ms").get<int64_t>());

@@ -144,6 +144,7 @@ void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
   c.token_budget = config_.token_budget;
   c.prefill_chunk = config_.prefill_chunk;
   c.max_running = config_.max_running;
+  c.score_rows = config_.score_rows;
   c.context_max = config_.context;
   c.blocks = config_.kv_blocks;
   c.vocabulary = static_cast<uint32_t>(tokens);

@@ -8,11 +8,6 @@
 #include "base/error.h"
 
 namespace verbund::engine {
-namespace {
-
-constexpr size_t kScoredRowsMax = 64;  // rows whose logits (the whole vocabulary each) are held at once
-
-}  // namespace
 
 struct Scheduler::State {
   Sequence sequence;
@@ -31,11 +26,18 @@ struct Scheduler::State {
   uint64_t turn = 0;
   uint32_t quantum = 0;
 
+  size_t next_scored = 0;              // position of the first token of the prompt that is yet to be scored; 0: there is none
   size_t planned = 0;                  // rows in the outstanding plan
   std::optional<FinishReason> ending;  // finished from outside while in the outstanding plan
 
   size_t rows_left() const { return sequence.tokens.size() - computed; }
   bool decoding() const { return rows_left() == 1; }
+  // How many of the next `rows` rows, the last of them, logits are wanted of: of all that speak of a token to be scored, and
+  // of the last of the sequence.
+  size_t logit_rows(size_t rows) const {
+    const size_t end = computed + rows, last = end == sequence.tokens.size() ? 1 : 0;
+    return next_scored > 0 && next_scored <= end ? end - std::max(computed, next_scored - 1) : last;
+  }
 };
 
 bool Scheduler::ByRank::operator()(const State* a, const State* b) const {
@@ -79,6 +81,7 @@ void Scheduler::add(Request request) {
     sequence.history.add_prompt(request.prompt);
     for (int32_t id : request.generated) sequence.history.add_output(id);
   }
+  if (request.score_from < request.prompt.size()) state->next_scored = request.score_from;
   sequence.request = std::move(request);
   state->arrival = ++arrivals_;
   State& added = *state;
@@ -172,7 +175,8 @@ void Scheduler::admit() {
 
 bool Scheduler::try_admit(State& state) {
   const std::span<const int32_t> tokens = state.sequence.tokens;
-  const size_t reusable = state.sequence.request.score_prompt ? 0 : (tokens.size() - 1) / kKvBlock;  // one token is always computed
+  // One token is always computed, and every row that speaks of one to be scored.
+  const size_t reusable = ((state.next_scored > 0 ? state.next_scored : tokens.size()) - 1) / kKvBlock;
   const BlockManager::Prefix prefix = kv_.find_prefix(tokens, reusable);
   const size_t need = ceil_div(tokens.size(), kKvBlock) - prefix.blocks.size();
   // One block of reserve for each running sequence: it lasts kKvBlock steps, so that what is admitted is not preempted at once.
@@ -209,11 +213,13 @@ void Scheduler::plan_prefills(StepPlan& plan) {
     return pa != pb ? pa > pb : a->turn < b->turn;
   });
   size_t room = config_.token_budget - plan.rows();
+  size_t score_room = config_.score_rows;
   if (!plan.segments.empty()) room = std::min<size_t>(room, config_.prefill_chunk);  // bounds the gap between a stream's tokens
   for (State* state : prefilling) {
     size_t rows = std::min({room, size_t{state->quantum}, state->rows_left()});
-    if (state->sequence.request.score_prompt) rows = std::min(rows, kScoredRowsMax);
     if (rows == 0) break;
+    if (const size_t wanted = state->logit_rows(rows); wanted > score_room + 1) rows -= wanted - (score_room + 1);
+    score_room -= std::max<size_t>(state->logit_rows(rows), 1) - 1;
     add_segment(plan, *state, rows);
     room -= rows;
     state->quantum -= static_cast<uint32_t>(rows);
@@ -230,9 +236,7 @@ void Scheduler::add_segment(StepPlan& plan, State& state, size_t rows) {
   PlanSegment& segment = plan.segments.emplace_back();
   segment.request = state.sequence.request.id;
   segment.first_position = static_cast<uint32_t>(state.computed);
-  // Every row of a scored prompt says something about the token after it.
-  const bool scored = state.sequence.request.score_prompt && state.computed < state.sequence.request.prompt.size();
-  segment.sample_rows = scored ? static_cast<uint32_t>(rows) : end == tokens.size() ? 1 : 0;
+  segment.sample_rows = static_cast<uint32_t>(state.logit_rows(rows));
   segment.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(state.computed), tokens.begin() + static_cast<ptrdiff_t>(end));
   segment.blocks.assign(state.blocks.begin(), state.blocks.begin() + static_cast<ptrdiff_t>(ceil_div(end, kKvBlock)));
   state.planned = rows;
@@ -280,6 +284,9 @@ void Scheduler::close(const StepPlan& plan) {
 
 void Scheduler::advance(State& state, size_t rows) {
   state.computed += rows;
+  // A row speaks of the token after it; what was scored once is not scored again after a preemption.
+  if (state.next_scored > 0) state.next_scored = std::max(state.next_scored, state.computed + 1);
+  if (state.next_scored >= state.sequence.request.prompt.size()) state.next_scored = 0;
   const std::span<const int32_t> tokens = state.sequence.tokens;
   for (; (state.published + 1) * kKvBlock <= state.computed; ++state.published) {
     uint32_t& block = state.blocks[state.published];

@@ -32,6 +32,7 @@ struct SchedulerConfig {
   uint32_t token_budget = 512;   // rows of a step
   uint32_t prefill_chunk = 256;  // rows of one sequence's prefill in a step
   uint32_t max_running = 256;    // sequences that hold KV; at most token_budget of them are used, so every one gets a row
+  uint32_t score_rows = 0;       // rows of logits of a step beyond one a sequence, for prompts that are scored
   uint32_t max_waiting = 4096;   // requests that wait; more are refused with resource_exhausted
   uint32_t context_max = 0;      // tokens of a sequence, prompt and output
   uint32_t blocks = 0;           // KV blocks; must hold one sequence of context_max

@@ -116,8 +116,8 @@ Prepared prepare(const ServedModel& model, const GenerateRequest& r) {
   if (r.grammar && r.grammar->source.size() > engine::kGrammarBytesMax)
     refuse(r.grammar_field, "has " + std::to_string(r.grammar->source.size()) + " bytes, at most 262144 are allowed");
   // Scores come from a step, and a step samples a token: it is left out of the answer.
-  base.score_prompt = r.echo && r.logprobs.has_value();
-  if (base.score_prompt && base.max_tokens == 0) base.max_tokens = 1;
+  base.score_from = r.echo && r.logprobs.has_value() ? 1 : 0;
+  if (base.score_from > 0 && base.max_tokens == 0) base.max_tokens = 1;
 
   for (const Prompt& prompt : r.prompts) {
     std::vector<int32_t> ids = encode(model, prompt);

@@ -156,7 +156,7 @@ TEST(Leader, LogitsThatAreNotFiniteEndTheirRequestOnly) {
   for (int32_t t = kFirst; t < kEnd; ++t) {
     Request r = of_one_token(t);
     r.prompt.push_back(8);
-    r.score_prompt = true;
+    r.score_from = 1;
     running.submit(r);
   }
   const auto scored = failed_of(running.ends(kEnd - kFirst));

@@ -52,6 +52,8 @@ TEST(Request, AcceptsWhatHasADefinedResult) {
 }
 
 TEST(Request, NamesTheWrongField) {
+  EXPECT_THAT(refusal([](Request& r) { r.score_from = 4; }), HasSubstr("score_from is position 4 of a prompt of 3 tokens"));
+  EXPECT_EQ(refusal([](Request& r) { r.score_from = 3; }), "accepted");
   const float nan = std::nanf(""), inf = INFINITY;
   for (float t : {-1.f, nan, inf}) EXPECT_THAT(refusal([&](Request& r) { r.params.temperature = t; }), HasSubstr("temperature"));
   for (float p : {-0.1f, 2.f, nan}) EXPECT_THAT(refusal([&](Request& r) { r.params.top_p = p; }), HasSubstr("top_p"));

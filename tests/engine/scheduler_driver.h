@@ -47,10 +47,12 @@ class FakeRank {
       ++writes_[s.request];
     }
     for (const PlanSegment& s : plan.segments) {
-      if (s.sample_rows == 0) continue;
       Tokens sequence;
-      for (size_t p = 0; p < s.first_position + s.tokens.size(); ++p) sequence.push_back(cell(s, p));
-      sampled.push_back(next_token(sequence));
+      const size_t end = s.first_position + s.tokens.size();
+      for (size_t p = 0; p < end; ++p) {
+        sequence.push_back(cell(s, p));
+        if (p + s.sample_rows >= end) sampled.push_back(next_token(sequence));
+      }
     }
     return sampled;
   }

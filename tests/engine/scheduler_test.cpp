@@ -386,5 +386,66 @@ TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriorityAndNobodyNotices) {
   expect_all_blocks_back(d.scheduler);
 }
 
+// Positions of the prompt that rows of logits spoke of, per request, in the order of the steps.
+std::map<uint64_t, std::vector<size_t>> scored_positions(const Driver& d, const std::map<uint64_t, Request>& requests) {
+  std::map<uint64_t, std::vector<size_t>> scored;
+  for (const StepPlan& plan : d.plans)
+    for (const PlanSegment& s : plan.segments)
+      for (size_t next = s.first_position + s.tokens.size() - s.sample_rows + 1; next <= s.first_position + s.tokens.size(); ++next)
+        if (next < requests.at(s.request).prompt.size()) scored[s.request].push_back(next);
+  return scored;
+}
+
+TEST(Scheduler, TokensOfAScoredPromptGetTheirLogitsOnceAndAStepHasABoundedNumber) {
+  for (const uint32_t score_rows : {0u, 5u, 1000u}) {
+    SchedulerConfig config = small();
+    config.score_rows = score_rows;
+    config.blocks = 10;  // some are preempted
+    config.context_max = 256;
+    Driver d(config);
+    std::map<uint64_t, Request> requests;
+    const auto add = [&](uint64_t id, size_t prompt, uint32_t from, size_t generated) {
+      Request r = request(id, prompt, 120, static_cast<int32_t>(100 * id));
+      const Tokens whole = solo(r, config.context_max);
+      r.generated.assign(whole.begin(), whole.begin() + static_cast<long>(generated));
+      r.score_from = from;
+      requests[id] = r;
+      d.scheduler.add(std::move(r));
+    };
+    add(1, 100, 40, 0);
+    add(2, 50, 1, 0);
+    add(3, 60, 0, 0);
+    add(4, 70, 69, 7);
+    add(5, 1, 1, 0);  // nothing to score
+    add(6, 90, 30, 50);
+    d.run();
+    EXPECT_GT(d.answers[2].usage.preemptions + d.answers[4].usage.preemptions + d.answers[6].usage.preemptions, 0u);
+    const auto scored = scored_positions(d, requests);
+    for (const auto& [id, r] : requests) {
+      std::vector<size_t> expected;
+      for (size_t p = r.score_from; r.score_from > 0 && p < r.prompt.size(); ++p) expected.push_back(p);
+      EXPECT_EQ(scored.contains(id) ? scored.at(id) : std::vector<size_t>(), expected) << id << " with " << score_rows;
+      Tokens tokens = r.generated;
+      tokens.insert(tokens.end(), d.answers[id].tokens.begin(), d.answers[id].tokens.end());
+      EXPECT_EQ(tokens, solo(request(id, r.prompt.size(), 120, static_cast<int32_t>(100 * id)), config.context_max)) << id;
+    }
+    for (const StepPlan& plan : d.plans) EXPECT_LE(plan.sampled_rows(), plan.segments.size() + score_rows);
+    expect_all_blocks_back(d.scheduler);
+  }
+}
+
+TEST(Scheduler, WhatPrecedesTheScoredTokensComesFromTheCache) {
+  Driver d(small());
+  d.scheduler.add(request(1, 200, 1));
+  d.run();
+  for (const auto& [from, cached] : std::map<uint32_t, uint32_t>{{1, 0}, {32, 0}, {33, 32}, {70, 64}, {199, 192}}) {
+    Request r = request(1 + from, 200, 1);
+    r.score_from = from;
+    d.scheduler.add(std::move(r));
+    d.run();
+    EXPECT_EQ(d.answers[1 + from].usage.cached_tokens, cached) << from;
+  }
+}
+
 }  // namespace
 }  // namespace verbund::engine
