@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/sampler.h"
 
 namespace verbund::engine {
 namespace {

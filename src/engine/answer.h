@@ -21,6 +21,8 @@ class Answer {
  public:
   Answer(const Request& request, bool hash_logits, std::shared_ptr<const text::Tokenizer> tokenizer, size_t vocabulary);
 
+  // Whether the next token is chosen from the whole row of logits, whatever the sampling parameters.
+  bool needs_whole_row() const { return hash_ || matcher_ || tokens_ < min_tokens_; }
   void hash(std::span<const float> logits);
   // The token at the next prompt position, which these logits speak of. Throws internal if they hold NaN or +infinity.
   void score(std::span<const float> logits, int32_t token);

@@ -58,8 +58,20 @@ std::optional<StepPlan> Leader::schedule() {
   Trace* trace = executor_.trace();
   TraceSpan span(trace, "schedule");
   std::optional<StepPlan> plan = scheduler_.next();
+  if (plan)
+    for (PlanSegment& s : plan->segments) s.candidates = candidates_of(s, plan->ids);
   if (plan && trace) trace->set_step(plan->sequence, static_cast<uint32_t>(plan->rows()), static_cast<uint32_t>(plan->segments.size()));
   return plan;
+}
+
+// Of each sampled row of the segment; 0: whole rows are needed.
+uint32_t Leader::candidates_of(const PlanSegment& segment, uint32_t ids) const {
+  const Sequence& sequence = *scheduler_.find(segment.request);
+  const bool scores = segment.first_position + segment.tokens.size() - segment.sample_rows + 1 < sequence.tokens.size();
+  if (segment.sample_rows == 0 || scores || sequence.request.logprobs) return 0;
+  const auto answer = answers_.find(segment.request);
+  if (answer == answers_.end() || answer->second->needs_whole_row()) return 0;
+  return candidates_needed(sequence.request.params, ids);
 }
 
 bool Leader::drain(std::chrono::milliseconds wait) {
@@ -112,9 +124,9 @@ void Leader::cancel(uint64_t id) {
 
 void Leader::step(const StepPlan& plan) {
   channel_.announce(plan);
-  const std::vector<float>* logits = nullptr;
+  std::span<const SampledRow> rows;
   try {
-    logits = &executor_.run(plan);
+    rows = executor_.run(plan);
   } catch (const Error& e) {
     if (e.lost() != Lost::request) throw;
     // A value left the range of the fixed-point sums. The rows are named by the backend, not by request: with several
@@ -129,41 +141,41 @@ void Leader::step(const StepPlan& plan) {
     }
     return;
   }
-  const std::vector<int32_t> sampled = sample(plan, *logits);
+  const std::vector<int32_t> sampled = sample(plan, rows);
   TraceSpan span(executor_.trace(), "publish");
   publish(scheduler_.commit(plan, sampled));
 }
 
-std::vector<int32_t> Leader::sample(const StepPlan& plan, const std::vector<float>& logits) {
+std::vector<int32_t> Leader::sample(const StepPlan& plan, std::span<const SampledRow> rows) {
   TraceSpan span(executor_.trace(), "sample");
   std::vector<int32_t> sampled;
   for (const PlanSegment& s : plan.segments)
-    for (uint32_t i = 0; i < s.sample_rows; ++i)
-      sampled.push_back(sample_row(s, i, std::span(logits).subspan(sampled.size() * vocabulary_, vocabulary_)));
+    for (uint32_t i = 0; i < s.sample_rows; ++i) sampled.push_back(sample_row(s, i, rows[sampled.size()]));
   return sampled;
 }
 
-// Row `row` of the segment's rows of logits. A request with something wrong (its grammar allows no token, its logits are no numbers)
+// Row `index` of the segment's sampled rows. A request with something wrong (its grammar allows no token, its logits are no numbers)
 // ends; the others of the step do not.
-int32_t Leader::sample_row(const PlanSegment& segment, uint32_t row, std::span<const float> logits) {
+int32_t Leader::sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row) {
   constexpr int32_t kNone = 0;  // of a request that has ended: the scheduler drops it
   const auto found = answers_.find(segment.request);
   if (found == answers_.end()) return kNone;
   Answer& answer = *found->second;
   const Sequence& sequence = *scheduler_.find(segment.request);
   const Request& request = sequence.request;
-  const size_t next = segment.first_position + segment.tokens.size() - segment.sample_rows + row + 1;  // these logits speak of it
+  const size_t next = segment.first_position + segment.tokens.size() - segment.sample_rows + index + 1;  // these logits speak of it
   try {
     if (next < sequence.tokens.size()) {
       if (next < request.prompt.size() && request.logprobs)
-        answer.score(sampler_.logprobs(logits, request.prompt[next], *request.logprobs));
+        answer.score(sampler_.logprobs(row.logits, request.prompt[next], *request.logprobs));
       else if (next < request.prompt.size())
-        answer.score(logits, request.prompt[next]);
+        answer.score(row.logits, request.prompt[next]);
       return sequence.tokens[next];
     }
-    answer.hash(logits);
-    const int32_t token = sampler_.sample(logits, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
-    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(logits, token, *request.logprobs));
+    if (segment.candidates > 0) return sampler_.sample(row.candidates, request.params, sequence.tokens.size());
+    answer.hash(row.logits);
+    const int32_t token = sampler_.sample(row.logits, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
+    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(row.logits, token, *request.logprobs));
     return token;
   } catch (...) {
     end_with_error(segment.request, current_error());

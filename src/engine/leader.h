@@ -34,8 +34,9 @@ class Leader {
   void cancel(uint64_t id);
   std::optional<StepPlan> schedule();
   void step(const StepPlan& plan);
-  std::vector<int32_t> sample(const StepPlan& plan, const std::vector<float>& logits);
-  int32_t sample_row(const PlanSegment& segment, uint32_t row, std::span<const float> logits);
+  uint32_t candidates_of(const PlanSegment& segment, uint32_t ids) const;
+  std::vector<int32_t> sample(const StepPlan& plan, std::span<const SampledRow> rows);
+  int32_t sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row);
   void publish(const std::vector<Event>& events);
   void end_with_error(uint64_t id, const Error& error);
   void fail_request(uint64_t id, const Error& error);

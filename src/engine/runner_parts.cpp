@@ -73,7 +73,7 @@ mesh::MeshConfig mesh_config(const RunnerConfig& c) {
 RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), files_(formats::open_model(config_.model)) {
   spec_ = model::read_spec(files_);
   shards_ = model::make_shard_plan(spec_, model::units_of(files_, spec_), config_.parallel);
-  options_ = {config_.context, config_.kv_blocks, kv_type_of(config_.kv_type), config_.token_budget};
+  options_ = {config_.context, config_.kv_blocks, kv_type_of(config_.kv_type), config_.token_budget, logit_rows_max()};
   backend_ = make_backend(config_);
   if (config_.trace) trace_ = std::make_unique<Trace>();
   if (leads()) text_ = model::load_text(files_, spec_);
@@ -82,7 +82,9 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   const model::DecoderBytes bytes = model::decoder_bytes(files_, spec_, shards_.units, shard(), *backend_, options_);
   memory_.weights = bytes.weights;
   memory_.kv = bytes.kv;
-  memory_.activations = std::max(bytes.activations, bytes.load_scratch);
+  memory_.activations = std::max(bytes.activations + bytes.outputs, bytes.load_scratch) +
+                        StepExecutor::bytes_max(shards_, config_.rank, spec_.hidden, config_.token_budget, logit_rows_max()) +
+                        (leads() ? Sampler::bytes_max(token_ids()) : 0);
   memory_.tables = bytes.tables;
   memory_.transport = over_mlx(config_) ? compute::kMlxRingBytes * mlx_rings(shard()) : mesh::buffer_bytes_estimate(mesh_config(config_));
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
@@ -133,12 +135,13 @@ nlohmann::json RunnerParts::ready() const {
 }
 
 void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
-  const size_t tokens = text_.tokenizer ? std::min(text_.tokenizer->size(), spec_.vocabulary) : spec_.vocabulary;
-  const PlanLimits limits{config_.token_budget, config_.context, config_.kv_blocks, static_cast<uint32_t>(spec_.vocabulary)};
+  const PlanLimits limits{config_.token_budget, logit_rows_max(), config_.context, config_.kv_blocks,
+                          static_cast<uint32_t>(spec_.vocabulary)};
   PlanChannel channel(*world_, wait(), limits);
   // MLX's ring carries sends and collectives in one order, so nothing may be left unread on it.
   const size_t owed_max = over_mlx(config_) ? 0 : kPrefillStepsAhead;
-  StepExecutor executor({*decoder_, *world_, *tp_, shards_, spec_, wait(), owed_max, config_.faults, trace_.get()});
+  StepExecutor executor(
+      {*decoder_, *world_, *tp_, shards_, spec_, wait(), config_.token_budget, logit_rows_max(), owed_max, config_.faults, trace_.get()});
   if (!leads()) return follow(channel, executor);
   SchedulerConfig c;
   c.token_budget = config_.token_budget;
@@ -147,7 +150,7 @@ void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
   c.score_rows = config_.score_rows;
   c.context_max = config_.context;
   c.blocks = config_.kv_blocks;
-  c.vocabulary = static_cast<uint32_t>(tokens);
+  c.vocabulary = static_cast<uint32_t>(token_ids());
   Leader leader(c, spec_.vocabulary, text_.tokenizer, text_.eos, channel, executor, mailbox, std::move(send));
   leader.run();
 }

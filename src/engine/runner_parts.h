@@ -36,6 +36,11 @@ class RunnerParts {
  private:
   bool leads() const { return config_.rank == 0; }
   std::chrono::nanoseconds wait() const { return config_.wait; }
+  // Rows of a step whose logits are wanted: one of each running sequence, and those of scored prompts.
+  uint32_t logit_rows_max() const {
+    return std::min(config_.token_budget, std::min(config_.token_budget, config_.max_running) + config_.score_rows);
+  }
+  size_t token_ids() const { return text_.tokenizer ? std::min(text_.tokenizer->size(), spec_.vocabulary) : spec_.vocabulary; }
   const model::RankShard& shard() const { return shards_.ranks[config_.rank]; }
 
   RunnerConfig config_;

@@ -47,7 +47,7 @@ inline double exp_nonpositive(double x) {
 }
 
 // Maximum by lanes, then its first place: ties go to the lowest id.
-int32_t argmax(std::span<const float> values) {
+size_t argmax(std::span<const float> values) {
   float lanes[kLanes];
   std::fill_n(lanes, kLanes, kExcluded);
   size_t i = 0;
@@ -55,29 +55,19 @@ int32_t argmax(std::span<const float> values) {
     for (size_t j = 0; j < kLanes; ++j) lanes[j] = values[i + j] > lanes[j] ? values[i + j] : lanes[j];
   for (; i < values.size(); ++i) lanes[0] = std::max(lanes[0], values[i]);
   const float best = *std::max_element(lanes, lanes + kLanes);
-  return static_cast<int32_t>(std::find(values.begin(), values.end(), best) - values.begin());
+  return static_cast<size_t>(std::find(values.begin(), values.end(), best) - values.begin());
 }
-
-// Orders as (value descending, id ascending) when compared with >. Values are not NaN; -0 counts as 0.
-uint64_t key_of(float value, int32_t id) {
-  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);
-  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(id);
-}
-int32_t id_of(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
 // Penalties of any finite size stay inside f32, so that no later difference is inf - inf.
 float limited(float logit) { return std::clamp(logit, -FLT_MAX, FLT_MAX); }
 
 }  // namespace
 
-void check_logits(std::span<const float> logits) {
-  bool bad = false;  // NaN fails the comparison too
-  for (float l : logits) bad |= !(l <= FLT_MAX);
-  if (!bad) return;
-  const auto first = std::find_if(logits.begin(), logits.end(), [](float l) { return !(l <= FLT_MAX); });
-  throw Error(Code::internal,
-              "the model gave a logit of " + std::to_string(*first) + " for token id " + std::to_string(first - logits.begin()), "sampler");
+uint32_t candidates_needed(const SamplingParams& params, size_t tokenizer_size) {
+  if (params.needs_history() || !params.logit_bias.empty()) return 0;
+  if (params.greedy()) return 1;
+  const bool few = params.top_k > 0 && params.top_k <= kCandidatesMax && static_cast<size_t>(params.top_k) < tokenizer_size;
+  return few ? static_cast<uint32_t>(params.top_k) : 0;
 }
 
 void TokenHistory::add_prompt(std::span<const int32_t> ids) {
@@ -93,7 +83,8 @@ TokenHistory::Entry& TokenHistory::entry(int32_t id) {
 }
 
 Sampler::Sampler(size_t vocabulary, size_t tokenizer_size)
-    : vocabulary_(vocabulary), tokenizer_size_(std::min(vocabulary, tokenizer_size)), logits_(tokenizer_size_) {
+    : vocabulary_(vocabulary), tokenizer_size_(std::min(vocabulary, tokenizer_size)) {
+  logits_.reserve(tokenizer_size_);
   ids_.reserve(tokenizer_size_);
   weights_.reserve(tokenizer_size_);
   keys_.reserve(tokenizer_size_);
@@ -104,13 +95,41 @@ int32_t Sampler::sample(std::span<const float> logits, const SamplingParams& par
   load(logits, allowed);
   add_bias(params);
   penalise(params, history);
-  const int32_t best = argmax(logits_);
+  const auto k = static_cast<size_t>(params.top_k);
+  if (params.greedy() || (k > 0 && k < tokenizer_size_)) {
+    select_best(logits_, 0, params.greedy() ? 1 : k, keys_);
+    keep_keys();
+  } else {
+    keep_all();
+  }
+  return choose(params, position);
+}
+
+int32_t Sampler::sample(std::span<const Candidate> candidates, const SamplingParams& params, uint64_t position) {
+  const uint32_t needed = candidates_needed(params, tokenizer_size_);
+  if (needed == 0 || candidates.size() < needed || candidates.size() > tokenizer_size_)
+    throw Error(Code::internal, std::to_string(candidates.size()) + " candidates where " + std::to_string(needed) + " are needed",
+                "sampler");
+  const Candidate* unusable = nullptr;  // the lowest id, as in a whole row
+  keys_.clear();
+  for (const Candidate& c : candidates)
+    if (usable(c.logit))
+      keys_.push_back(key_of(c.logit, c.id));
+    else if (!unusable || c.id < unusable->id)
+      unusable = &c;
+  if (unusable) refuse(*unusable);
+  keep_best(keys_, needed);
+  keep_keys();
+  return choose(params, position);
+}
+
+// From the tokens that are left and their logits.
+int32_t Sampler::choose(const SamplingParams& params, uint64_t position) {
+  const size_t best = argmax(logits_);
   if (logits_[best] == kExcluded)
     throw Error(Code::invalid_argument, "no token is allowed at position " + std::to_string(position), "sampler");
-  if (params.greedy()) return best;
+  if (params.greedy()) return ids_[best];
   if (!params.seed) throw Error(Code::invalid_argument, "seed is not set", "sampler");
-
-  keep_top_k(static_cast<size_t>(params.top_k));
   weigh(logits_[best], params.temperature);
   cut_top_p(params.top_p);
   cut_min_p(params.min_p);
@@ -126,7 +145,7 @@ void Sampler::load(std::span<const float> logits, std::span<const uint32_t> allo
                 "sampler");
   const auto row = logits.first(tokenizer_size_);
   check_logits(row);
-  std::copy(row.begin(), row.end(), logits_.begin());
+  logits_.assign(row.begin(), row.end());
   if (allowed.empty()) return;
   for (size_t i = 0; i < tokenizer_size_; ++i)
     if (!(allowed[i / 32] >> (i % 32) & 1)) logits_[i] = kExcluded;
@@ -150,43 +169,24 @@ void Sampler::penalise(const SamplingParams& params, const TokenHistory& history
   }
 }
 
-// Fills ids_, ascending. 0, or at least the vocabulary: all of them (excluded ones get weight 0).
-void Sampler::keep_top_k(size_t k) {
-  ids_.clear();
-  if (k == 0 || k >= tokenizer_size_) {
-    ids_.resize(tokenizer_size_);
-    std::iota(ids_.begin(), ids_.end(), 0);
-    return;
-  }
-  collect_top(logits_, k);
-  for (uint64_t key : keys_) ids_.push_back(id_of(key));
-  std::sort(ids_.begin(), ids_.end());
+// All of the row (excluded ones get weight 0).
+void Sampler::keep_all() {
+  ids_.resize(tokenizer_size_);
+  std::iota(ids_.begin(), ids_.end(), 0);
 }
 
-// keys_ = the k best of `values`, unordered. One pass: what cannot be among them any more is not even stored.
-void Sampler::collect_top(std::span<const float> values, size_t k) {
-  constexpr size_t kSlack = 256;  // shrink only now and then
-  keys_.clear();
-  uint64_t floor = 0;
-  const auto shrink = [&] {
-    if (keys_.size() <= k) return;
-    std::nth_element(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(k - 1), keys_.end(), std::greater<>());
-    keys_.resize(k);
-    floor = keys_[k - 1];
-  };
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t key = key_of(values[i], static_cast<int32_t>(i));
-    if (key <= floor) continue;
-    keys_.push_back(key);
-    if (keys_.size() >= 2 * k + kSlack) shrink();
-  }
-  shrink();
+// The tokens of keys_, in ascending order.
+void Sampler::keep_keys() {
+  std::sort(keys_.begin(), keys_.end(), [](uint64_t a, uint64_t b) { return id_of(a) < id_of(b); });
+  ids_.resize(keys_.size());
+  logits_.resize(keys_.size());
+  for (size_t i = 0; i < keys_.size(); ++i) ids_[i] = id_of(keys_[i]), logits_[i] = logit_of(keys_[i]);
 }
 
 void Sampler::weigh(float best_logit, float temperature) {
   const double best = best_logit, t = temperature;
   weights_.resize(ids_.size());
-  for (size_t i = 0; i < ids_.size(); ++i) weights_[i] = exp_nonpositive((static_cast<double>(logits_[ids_[i]]) - best) / t);
+  for (size_t i = 0; i < ids_.size(); ++i) weights_[i] = exp_nonpositive((static_cast<double>(logits_[i]) - best) / t);
 }
 
 // Keeps the shortest descending prefix whose cumulative probability reaches p, at least one token.
@@ -201,7 +201,7 @@ void Sampler::cut_top_p(double p) {
   if (!last) return;
   size_t kept = 0;
   for (size_t i = 0; i < ids_.size(); ++i) {
-    if (key_of(logits_[ids_[i]], static_cast<int32_t>(i)) < *last) continue;
+    if (key_of(logits_[i], static_cast<int32_t>(i)) < *last) continue;
     ids_[kept] = ids_[i];
     weights_[kept++] = weights_[i];
   }
@@ -213,7 +213,7 @@ void Sampler::cut_top_p(double p) {
 std::optional<uint64_t> Sampler::end_of_prefix(double target, double least) {
   keys_.clear();
   for (size_t i = 0; i < ids_.size(); ++i)
-    if (weights_[i] >= least) keys_.push_back(key_of(logits_[ids_[i]], static_cast<int32_t>(i)));
+    if (weights_[i] >= least) keys_.push_back(key_of(logits_[i], static_cast<int32_t>(i)));
   // Sorted part by part, each four times the last: the prefix is mostly short.
   double sum = 0;
   size_t part = 256;
@@ -262,7 +262,7 @@ Logprobs Sampler::logprobs(std::span<const float> logits, int32_t chosen, size_t
 
   Logprobs result{.chosen = logprob(chosen), .top = {}};
   if (top_n == 0) return result;
-  collect_top(logits_, std::min(top_n, tokenizer_size_));
+  select_best(logits_, 0, std::min(top_n, tokenizer_size_), keys_);
   std::sort(keys_.begin(), keys_.end(), std::greater<>());
   for (uint64_t key : keys_) result.top.push_back({id_of(key), logprob(id_of(key))});
   return result;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/candidates.h"
 #include "engine/request.h"
 
 namespace verbund::engine {
@@ -45,8 +46,8 @@ struct Logprobs {
   std::vector<TokenLogprob> top;  // descending, ties by ascending id
 };
 
-// Throws internal naming the first logit that is NaN or +infinity, of which nothing can be drawn.
-void check_logits(std::span<const float> logits);
+// How many of the best tokens of a row decide what is drawn with these parameters; 0: the whole row may.
+uint32_t candidates_needed(const SamplingParams& params, size_t tokenizer_size);
 
 class Sampler {
  public:
@@ -58,28 +59,33 @@ class Sampler {
   int32_t sample(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history, uint64_t position,
                  std::span<const uint32_t> allowed = {});
 
+  // The same from candidates_needed() or more candidates, among which the best of the row are; their order does not matter.
+  int32_t sample(std::span<const Candidate> candidates, const SamplingParams& params, uint64_t position);
+
   // The chosen token and the top_n best of all (fewer if the tokenizer has fewer).
   Logprobs logprobs(std::span<const float> logits, int32_t chosen, size_t top_n);
 
-  uint64_t bytes() const;  // scratch, allocated once
+  uint64_t bytes() const;  // scratch, allocated once: bytes_max
+  static uint64_t bytes_max(size_t tokenizer_size) { return tokenizer_size * (2 * 4 + 2 * 8); }
 
  private:
   void load(std::span<const float> logits, std::span<const uint32_t> allowed);
   void add_bias(const SamplingParams& params);
   void penalise(const SamplingParams& params, const TokenHistory& history);
-  void keep_top_k(size_t k);
+  void keep_all();
+  void keep_keys();
+  int32_t choose(const SamplingParams& params, uint64_t position);
   void weigh(float best_logit, float temperature);
   void cut_top_p(double p);
   std::optional<uint64_t> end_of_prefix(double target, double least);
   void cut_min_p(double min_p);
   int32_t draw(double u);
-  void collect_top(std::span<const float> values, size_t k);
 
   size_t vocabulary_;
   size_t tokenizer_size_;
-  std::vector<float> logits_;    // [tokenizer_size] edited copy of the row
-  std::vector<int32_t> ids_;     // candidates, ascending
-  std::vector<double> weights_;  // of the candidates: exp((logit - best) / temperature)
+  std::vector<float> logits_;    // edited copy of the row [tokenizer_size], then those of the tokens that are left
+  std::vector<int32_t> ids_;     // tokens that are left, ascending
+  std::vector<double> weights_;  // theirs: exp((logit - best) / temperature)
   std::vector<uint64_t> keys_;   // selection: greater is better (value, then the lower id)
 };
 

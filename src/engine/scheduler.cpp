@@ -131,6 +131,7 @@ std::optional<StepPlan> Scheduler::next() {
   if (running_.empty()) return std::nullopt;
   StepPlan plan;
   plan.sequence = ++sequence_;
+  plan.ids = config_.vocabulary;
   plan_decodes(plan);
   plan_prefills(plan);
   outstanding_ = plan.sequence;

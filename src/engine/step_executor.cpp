@@ -1,13 +1,14 @@
 #include "engine/step_executor.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 
 namespace verbund::engine {
 namespace {
 
-constexpr float kGood = 0, kFailed = 1;
+constexpr float kGood = 0, kFailed = 1;  // the last word of a frame of values
 constexpr uint64_t kFailedMark = uint64_t{1} << 63;
 
 Error failure_of_a_stage() {
@@ -15,6 +16,30 @@ Error failure_of_a_stage() {
                 "an activation in an earlier or later stage is not a number or beyond 2^20: the model does not produce finite values for "
                 "this input",
                 "pipeline", "check the weights, or use another prompt"});
+}
+
+std::vector<Range> pieces_of(const model::ShardPlan& shards) {
+  std::vector<Range> pieces;
+  for (const model::RankShard& s : shards.ranks)
+    if (s.last_stage() && !s.vocabulary.empty()) pieces.push_back(s.vocabulary);
+  return pieces;
+}
+
+HeadRole role_of(const model::ShardPlan& shards, size_t rank) {
+  return rank > 0 ? HeadRole::sends : shards.ranks.size() == 1 ? HeadRole::alone : HeadRole::gathers;
+}
+
+// The largest piece that this rank sends, or that rank 0 gets, and its flag.
+size_t piece_bytes_max(const model::ShardPlan& shards, size_t rank, size_t logit_rows_max) {
+  size_t bytes = 0;
+  for (const model::RankShard& s : shards.ranks)
+    if (s.last_stage() && s.rank > 0 && (rank == 0 || s.rank == rank))
+      bytes = std::max(bytes, HeadRows::piece_bytes_max(s.vocabulary, logit_rows_max) + sizeof(float));
+  return bytes;
+}
+
+size_t hidden_values_max(const model::RankShard& shard, size_t hidden, size_t rows_max) {
+  return shard.first_stage() ? 0 : rows_max * hidden + 1;
 }
 
 std::vector<uint64_t> requests_of(const StepPlan& plan) {
@@ -26,39 +51,53 @@ std::vector<uint64_t> requests_of(const StepPlan& plan) {
 }  // namespace
 
 StepExecutor::StepExecutor(const Parts& parts)
-    : p_(parts), shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]), owed_(parts.shards.ranks.size()) {}
+    : p_(parts),
+      shard_(parts.shards.ranks[static_cast<size_t>(parts.world.rank())]),
+      head_(role_of(parts.shards, shard_.rank), pieces_of(parts.shards), parts.logit_rows_max),
+      owed_(parts.shards.ranks.size()) {
+  hidden_.reserve(hidden_values_max(shard_, p_.spec.hidden, p_.rows_max));
+  piece_.reserve(piece_bytes_max(p_.shards, shard_.rank, p_.logit_rows_max));
+  // The flag of a frame is put behind them.
+  if (shard_.last_stage())
+    output_.logits.reserve(p_.logit_rows_max * shard_.vocabulary.size());
+  else
+    output_.hidden.reserve(p_.rows_max * p_.spec.hidden + 1);
+}
 
-const std::vector<float>& StepExecutor::run(const StepPlan& plan) {
+// output_ is counted by the decoder.
+uint64_t StepExecutor::bytes_max(const model::ShardPlan& shards, size_t rank, size_t hidden, size_t rows_max, size_t logit_rows_max) {
+  return hidden_values_max(shards.ranks[rank], hidden, rows_max) * sizeof(float) + piece_bytes_max(shards, rank, logit_rows_max) +
+         HeadRows::bytes_max(role_of(shards, rank), pieces_of(shards), logit_rows_max);
+}
+
+uint64_t StepExecutor::bytes() const { return hidden_.capacity() * sizeof(float) + piece_.capacity() + head_.bytes(); }
+
+std::span<const SampledRow> StepExecutor::run(const StepPlan& plan) {
   flatten(plan);
   if (p_.trace) p_.trace->set_step(plan.sequence, static_cast<uint32_t>(tokens_.size()), static_cast<uint32_t>(segments_.size()));
   TraceSpan span(p_.trace, "step");
-  output_ = {};
+  head_.begin(plan);
   failed_.reset();
   if (!shard_.first_stage()) receive_hidden(tokens_.size());
   // Test hook: this rank leaves its computation out, as a bug would. The others must find out and not hang.
   const bool skipped = p_.faults.skip_rank == p_.world.rank() && p_.faults.skip_step == plan.sequence;
-  if (!skipped) compute(plan);
-  if (!shard_.last_stage()) {
-    const size_t count = skipped ? 0 : tokens_.size() * p_.spec.hidden;
-    TraceSpan sending(p_.trace, "send hidden", -1, static_cast<int64_t>(count * sizeof(float)));
-    send_or_mark(output_.hidden, count, shard_.rank + shard_.tp_size, plan);
-  }
-  if (shard_.rank == 0) {
-    TraceSpan collecting(p_.trace, "collect logits", -1, static_cast<int64_t>(sampled_rows_.size() * p_.spec.vocabulary * sizeof(float)));
+  if (skipped)
+    output_ = {};
+  else
+    compute(plan);
+  if (!shard_.last_stage()) send_hidden(skipped, plan);
+  if (shard_.rank == 0)
     collect(plan);
-  } else {
-    const size_t count = skipped || !sends_logits(shard_) ? 0 : sampled_rows_.size() * shard_.vocabulary.size();
-    TraceSpan sending(p_.trace, "send logits", -1, static_cast<int64_t>(count * sizeof(float)));
-    send_or_mark(output_.logits, count, 0, plan);
-  }
+  else
+    send_piece(skipped, plan);
   if (failed_) throw *failed_;
-  return logits_;
+  return head_.rows();
 }
 
 void StepExecutor::compute(const StepPlan& plan) {
   if (failed_) return;
   try {
-    output_ = p_.decoder.forward({tokens_, segments_, sampled_rows_, hidden_}, p_.tp, p_.wait, p_.trace);
+    p_.decoder.forward({tokens_, segments_, sampled_rows_, hidden_}, p_.tp, p_.wait, p_.trace, output_);
   } catch (const Error& e) {
     if (e.lost() != Lost::request) throw;
     failed_ = e;
@@ -86,43 +125,70 @@ void StepExecutor::receive_hidden(size_t rows) {
   hidden_.pop_back();
 }
 
-// `count` values and whether they are good, or the step's number and whether the step is.
-void StepExecutor::send_or_mark(std::vector<float>& values, size_t count, size_t to, const StepPlan& plan) {
-  const uint64_t mark = plan.sequence | (failed_ ? kFailedMark : 0);
-  if (count > 0) {
-    values.resize(count);
-    values.push_back(failed_ ? kFailed : kGood);
-  }
-  const auto bytes = count == 0 ? std::as_bytes(std::span(&mark, 1)) : std::as_bytes(std::span(values));
-  p_.world.send(bytes, static_cast<int>(to), Deadline::after(p_.wait));
+void StepExecutor::send_hidden(bool skipped, const StepPlan& plan) {
+  const size_t to = shard_.rank + shard_.tp_size;
+  if (skipped) return send_or_mark({}, to, plan);
+  output_.hidden.resize(tokens_.size() * p_.spec.hidden);  // a failed step has written nothing
+  output_.hidden.push_back(failed_ ? kFailed : kGood);
+  TraceSpan sending(p_.trace, "send hidden", -1, static_cast<int64_t>(output_.hidden.size() * sizeof(float)));
+  send_or_mark(std::as_bytes(std::span(output_.hidden)), to, plan);
 }
 
-// The vocabulary is sharded over the last stage; each of its ranks sends its columns to rank 0.
+void StepExecutor::send_piece(bool skipped, const StepPlan& plan) {
+  if (skipped || !sends_logits(shard_)) {
+    TraceSpan sending(p_.trace, "send logits", -1, 0);
+    return send_or_mark({}, 0, plan);
+  }
+  const float flag = failed_ ? kFailed : kGood;
+  piece_.resize(head_.piece_bytes(shard_.vocabulary) + sizeof flag);
+  const auto values = std::span(piece_).first(piece_.size() - sizeof flag);
+  if (failed_) {
+    std::fill(values.begin(), values.end(), std::byte{0});
+  } else {
+    TraceSpan packing(p_.trace, "pack logits");
+    head_.pack(output_.logits, shard_.vocabulary, values);
+  }
+  std::memcpy(piece_.data() + values.size(), &flag, sizeof flag);
+  TraceSpan sending(p_.trace, "send logits", -1, static_cast<int64_t>(piece_.size()));
+  send_or_mark(piece_, 0, plan);
+}
+
+// A frame of values, or the step's number and whether the step is good.
+void StepExecutor::send_or_mark(std::span<const std::byte> frame, size_t to, const StepPlan& plan) {
+  const uint64_t mark = plan.sequence | (failed_ ? kFailedMark : 0);
+  p_.world.send(frame.empty() ? std::as_bytes(std::span(&mark, 1)) : frame, static_cast<int>(to), Deadline::after(p_.wait));
+}
+
+// The vocabulary is sharded over the last stage; each of its ranks sends its piece to rank 0.
 void StepExecutor::collect(const StepPlan& plan) {
-  const size_t width = p_.spec.vocabulary, sampled = sampled_rows_.size();
-  logits_.resize(sampled * width);
+  const size_t sampled = sampled_rows_.size();
+  int64_t bytes = 0;
+  for (const model::RankShard& from : p_.shards.ranks)
+    if (from.rank != 0 && sends_logits(from)) bytes += static_cast<int64_t>(head_.piece_bytes(from.vocabulary) + sizeof kGood);
+  TraceSpan collecting(p_.trace, "collect logits", -1, bytes);
   for (const model::RankShard& from : p_.shards.ranks) {
-    const std::vector<float>* columns = &output_.logits;
     if (from.rank != 0 && !sends_logits(from)) owed_[from.rank].push_back({plan.sequence, requests_of(plan)});
     // The ranks of this stage talk to each other all the time: their marks must not be left in the way.
     if (from.rank != 0 && (sampled > 0 || from.stage == shard_.stage || owed_[from.rank].size() > p_.owed_max)) take_marks(from.rank);
-    if (!sends_logits(from)) continue;
-    const size_t n = from.vocabulary.size();
-    if (from.rank != 0) {
-      piece_.resize(sampled * n + 1);
-      p_.world.recv(std::as_writable_bytes(std::span(piece_)), static_cast<int>(from.rank), Deadline::after(p_.wait));
-      if (piece_.back() != kGood && !failed_) failed_ = failure_of_a_stage();
-      piece_.pop_back();
-      columns = &piece_;
-    }
-    if (failed_) continue;
-    if (columns->size() != sampled * n)
+    if (sends_logits(from)) take_piece(from, plan);
+  }
+}
+
+void StepExecutor::take_piece(const model::RankShard& from, const StepPlan& plan) {
+  if (from.rank == 0) {
+    if (failed_) return;
+    if (output_.logits.size() != sampled_rows_.size() * from.vocabulary.size())
       throw Error(
           {Code::data_loss, Lost::instance, "ranks diverged: rank 0 has not computed step " + std::to_string(plan.sequence), "rank 0", {}});
-    for (size_t row = 0; row < sampled; ++row)
-      std::copy_n(columns->begin() + static_cast<long>(row * n), n,
-                  logits_.begin() + static_cast<long>(row * width + from.vocabulary.begin));
+    return head_.add(std::span<const float>(output_.logits), from.vocabulary);
   }
+  float flag = kFailed;
+  piece_.resize(head_.piece_bytes(from.vocabulary) + sizeof flag);
+  p_.world.recv(piece_, static_cast<int>(from.rank), Deadline::after(p_.wait));
+  const auto values = std::span<const std::byte>(piece_).first(piece_.size() - sizeof flag);
+  std::memcpy(&flag, piece_.data() + values.size(), sizeof flag);
+  if (flag != kGood && !failed_) failed_ = failure_of_a_stage();
+  if (!failed_) head_.add(values, from.vocabulary);
 }
 
 void StepExecutor::take_marks(size_t rank) {

@@ -8,13 +8,14 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "compute/backend.h"
+#include "engine/candidates.h"
 
 namespace verbund::engine {
 namespace {
 
-constexpr uint32_t kMagic = 0x31505356;  // "VSP1"
-constexpr uint64_t kHeaderBytes = 4 + 4 + 8 + 4;
-constexpr uint64_t kSegmentBytes = 8 + 4 + 4 + 4 + 4;  // without tokens and blocks
+constexpr uint32_t kMagic = 0x32505356;  // "VSP2"
+constexpr uint64_t kHeaderBytes = 4 + 4 + 8 + 4 + 4;
+constexpr uint64_t kSegmentBytes = 8 + 4 + 4 + 4 + 4 + 4;  // without tokens and blocks
 constexpr uint64_t kChecksumBytes = 8;
 
 [[noreturn]] void refuse(const std::string& problem) {
@@ -76,6 +77,8 @@ void check_segment(const PlanSegment& s, const PlanLimits& limits) {
   if (s.tokens.empty()) refuse(who + "no tokens");
   if (s.sample_rows > s.tokens.size())
     refuse(who + std::to_string(s.sample_rows) + " rows of logits of " + std::to_string(s.tokens.size()) + " rows");
+  if (s.candidates > kCandidatesMax)
+    refuse(who + std::to_string(s.candidates) + " candidates, at most " + std::to_string(kCandidatesMax) + " are allowed");
   const uint64_t end = uint64_t{s.first_position} + s.tokens.size();
   if (end > limits.context) refuse(who + "position " + std::to_string(end - 1) + " in a context of " + std::to_string(limits.context));
   if (s.blocks.size() != ceil_div(end, compute::kKvBlock))
@@ -93,6 +96,7 @@ PlanSegment read_segment(Reader& in) {
   s.first_position = in.get<uint32_t>();
   const auto tokens = in.get<uint32_t>(), blocks = in.get<uint32_t>();
   s.sample_rows = in.get<uint32_t>();
+  s.candidates = in.get<uint32_t>();
   s.tokens = in.get_all<int32_t>(tokens);
   s.blocks = in.get_all<uint32_t>(blocks);
   return s;
@@ -124,12 +128,14 @@ std::vector<std::byte> encode(const StepPlan& plan) {
   out.put(static_cast<uint32_t>(plan.segments.size()));
   out.put(plan.sequence);
   out.put(static_cast<uint32_t>(plan.rows()));
+  out.put(plan.ids);
   for (const PlanSegment& s : plan.segments) {
     out.put(s.request);
     out.put(s.first_position);
     out.put(static_cast<uint32_t>(s.tokens.size()));
     out.put(static_cast<uint32_t>(s.blocks.size()));
     out.put(s.sample_rows);
+    out.put(s.candidates);
     out.put_all(s.tokens);
     out.put_all(s.blocks);
   }
@@ -150,15 +156,20 @@ StepPlan decode_plan(std::span<const std::byte> bytes, const PlanLimits& limits)
   StepPlan plan;
   plan.sequence = in.get<uint64_t>();
   const auto rows = in.get<uint32_t>();
+  plan.ids = in.get<uint32_t>();
+  if (plan.ids > limits.vocabulary) refuse(std::to_string(plan.ids) + " token ids of a vocabulary of " + std::to_string(limits.vocabulary));
   if (rows > limits.rows) refuse(std::to_string(rows) + " rows, at most " + std::to_string(limits.rows) + " are allowed");
   if (segments > in.left() / kSegmentBytes) refuse("ends too early");
   plan.segments.reserve(segments);
   for (uint32_t i = 0; i < segments; ++i) {
     plan.segments.push_back(read_segment(in));
     check_segment(plan.segments.back(), limits);
+    if (plan.segments.back().candidates > 0 && plan.ids == 0) refuse("candidates of no token ids");
   }
   if (in.left() != 0) refuse(std::to_string(in.left()) + " bytes too many");
   if (plan.rows() != rows) refuse("says " + std::to_string(rows) + " rows and has " + std::to_string(plan.rows()));
+  if (plan.sampled_rows() > limits.logit_rows)
+    refuse(std::to_string(plan.sampled_rows()) + " rows of logits, at most " + std::to_string(limits.logit_rows) + " are allowed");
   return plan;
 }
 

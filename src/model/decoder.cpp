@@ -85,6 +85,8 @@ DecoderBytes decoder_bytes(const formats::ModelFiles& files, const DecoderSpec& 
   const size_t alive = 3 * spec.hidden + std::max(attention, 3 * shard.mlp.size()) + 2 * spec.hidden;
   bytes.activations = backend.step_bytes(options.step_rows_max, alive, std::max({qkv, 2 * shard.mlp.size(), spec.hidden})) +
                       backend.attention_bytes(options.context, spec.head_dim);
+  bytes.outputs = shard.last_stage() ? 2 * sizeof(float) * options.logit_rows_max * shard.vocabulary.size()
+                                     : sizeof(float) * options.step_rows_max * spec.hidden;
   bytes.load_scratch = backend.load_scratch_bytes();
   return bytes;
 }
@@ -135,7 +137,7 @@ void Decoder::place(const ShardWeight& w, std::unique_ptr<compute::Weight> weigh
   }
 }
 
-Decoder::StepOutput Decoder::forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace) {
+void Decoder::forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace, StepOutput& output) {
   backend_.begin_step();
   struct EndStep {
     Backend& backend;
@@ -149,18 +151,16 @@ Decoder::StepOutput Decoder::forward(const StepInput& input, mesh::Mesh& tp, std
     h = mlp_block(layer, h, tp, wait, trace);
   }
 
-  StepOutput output;
+  output.hidden.resize(shard_.last_stage() ? 0 : rows * spec_.hidden);
+  output.logits.resize(shard_.last_stage() ? input.sampled_rows.size() * shard_.vocabulary.size() : 0);
   if (!shard_.last_stage()) {
     TraceSpan span(trace, "to_host");
-    output.hidden.resize(rows * spec_.hidden);
     backend_.to_host(h, output.hidden);
-  } else if (!input.sampled_rows.empty() && !shard_.vocabulary.empty()) {
+  } else if (!output.logits.empty()) {
     TraceSpan span(trace, "head");
     const Tensor x = backend_.rms_norm(backend_.take_rows(h, input.sampled_rows), *final_norm_, spec_.norm_eps);
-    output.logits.resize(input.sampled_rows.size() * shard_.vocabulary.size());
     backend_.to_host(backend_.linear(x, head_ ? *head_ : *embedding_, nullptr), output.logits);
   }
-  return output;
 }
 
 Tensor Decoder::embed(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace) {

@@ -25,12 +25,14 @@ struct DecoderOptions {
   size_t context = 0;    // positions a sequence may have
   size_t kv_blocks = 0;  // blocks of compute::kKvBlock positions in the cache
   compute::KvType kv_type = compute::KvType::f16;
-  size_t step_rows_max = 0;  // tokens of the largest step
+  size_t step_rows_max = 0;   // tokens of the largest step
+  size_t logit_rows_max = 0;  // rows whose logits a step may want
 };
 
 // Bytes of a rank, known before anything is allocated (docs/DESIGN.md section 4.3).
 struct DecoderBytes {
   uint64_t weights = 0, kv = 0, activations = 0, tables = 0;
+  uint64_t outputs = 0;       // StepOutput, and the backend's own copy of the logits
   uint64_t load_scratch = 0;  // only while loading, before activations are in use
 };
 DecoderBytes decoder_bytes(const formats::ModelFiles& files, const DecoderSpec& spec, const Units& units, const RankShard& shard,
@@ -54,8 +56,8 @@ class Decoder {
     std::vector<float> hidden;  // not the last stage: [rows, hidden] for the next
     std::vector<float> logits;  // last stage: [sampled_rows, vocabulary range of this rank]
   };
-  // `tp` is the mesh of this rank's stage; each wait in it gets `wait`.
-  StepOutput forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace);
+  // `tp` is the mesh of this rank's stage; each wait in it gets `wait`. The output's vectors are written anew, in the memory they have.
+  void forward(const StepInput& input, mesh::Mesh& tp, std::chrono::nanoseconds wait, Trace* trace, StepOutput& output);
 
   uint64_t weight_bytes() const;
   uint64_t kv_bytes() const;

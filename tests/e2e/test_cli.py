@@ -114,6 +114,26 @@ def test_a_trace_shows_every_rank(greedy, tmp_path):
     assert {e["name"] for e in spans if e["pid"] == 0} >= {"schedule", "sample", "publish", "collect logits"}
 
 
+@pytest.mark.parametrize(
+    "flags, values",
+    [
+        (["--temperature", 0], 2),  # the best of the other rank: a logit and an id
+        (["--temperature", 0.5, "--top-k", 20], 40),
+        (["--temperature", 0.5], 49152 // 2),
+        (["--temperature", 0, "--hash-logits"], 49152 // 2),
+    ],
+    ids=flags_id,
+)
+def test_the_head_sends_what_sampling_needs(flags, values, smollm2, tmp_path):
+    trace = tmp_path / "trace.json"
+    p = run(*RAW, PROMPT, "--local", 2, "--max-tokens", 3, "--ignore-eos", "--trace", trace, *flags)
+    assert p.returncode == 0, p.stderr
+    spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    for rank, name in ((1, "send logits"), (0, "collect logits")):
+        sent = [e["args"]["bytes"] for e in spans if e["pid"] == rank and e["name"] == name]
+        assert sent == [4 * values + 4] * 3  # and one word: whether the step is good
+
+
 # --- prompt --------------------------------------------------------------------------------------------------------------
 
 

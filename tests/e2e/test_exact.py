@@ -88,6 +88,29 @@ def test_instruction_sets(isa, nodes, short_answer):
     assert ask("smollm2", SHORT, 8, "--local", nodes, "--isa", isa) == short_answer
 
 
+SAMPLING = {
+    "greedy": ["--temperature", 0],
+    "top-k": ["--temperature", 0.9, "--top-k", 40, "--seed", 7],
+    "top-k of 256, top-p": ["--temperature", 1.3, "--top-k", 256, "--top-p", 0.9, "--seed", 8],
+    "top-k, min-p": ["--temperature", 1, "--top-k", 5, "--min-p", 0.05, "--seed", 9],
+    "top-p of all": ["--temperature", 0.8, "--top-p", 0.95, "--seed", 10],
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING.keys())
+def test_candidates_draw_what_whole_rows_draw(sampling, smollm2):
+    """The hash needs whole rows of logits at rank 0; without it the best of each rank are enough where the settings allow it."""
+
+    def tokens(*flags):
+        return run_json("run", "smollm2", "--raw", SHORT, "--max-tokens", 16, "--ignore-eos", *sampling, *flags)["token_ids"]
+
+    expected = tokens("--hash-logits")
+    assert len(expected) == 16
+    for cut in (["--local", 1], ["--local", 2], ["--local", 3, "--also", 5], ["--local", 2, "--stages", 2], ["--local", 4, "--stages", 2]):
+        assert tokens(*cut) == expected, cut
+        assert tokens(*cut, "--hash-logits") == expected, cut
+
+
 @pytest.mark.parametrize("kv", ["q8", "f32"])
 def test_kv_formats(kv, long_answer):
     """Each format has its own bits, and they are the same however the model is cut, chunked and computed."""

@@ -63,10 +63,15 @@ class Running {
     text_ = model::load_text(files_, spec_);
     thread_ = std::thread([this] { run(); });
   }
-  ~Running() {
+  ~Running() { stop(); }
+  void stop() {
+    if (!thread_.joinable()) return;
     mailbox_.push({{"op", "stop"}});
     thread_.join();
   }
+  // Bytes of the executor's buffers after stop(), and what was counted for them.
+  uint64_t held() const { return held_; }
+  uint64_t planned() const { return planned_; }
 
   void submit(const Request& request) { mailbox_.push({{"op", "submit"}, {"request", to_json(request)}}); }
 
@@ -83,13 +88,15 @@ class Running {
     try {
       const auto world = mesh::make_solo_mesh(), tp = mesh::make_solo_mesh();
       PlanChannel channel(*world, 10s, {});
-      StepExecutor executor({*decoder_, *world, *tp, shards_, spec_, 10s, 0, {}, nullptr});
+      StepExecutor executor({*decoder_, *world, *tp, shards_, spec_, 10s, kRows, kRows, 0, {}, nullptr});
+      planned_ = StepExecutor::bytes_max(shards_, 0, spec_.hidden, kRows, kRows);
       SchedulerConfig c;
       c.token_budget = kRows, c.context_max = kContext, c.blocks = kBlocks;
       c.vocabulary = static_cast<uint32_t>(std::min(text_.tokenizer->size(), spec_.vocabulary));
       Leader(c, spec_.vocabulary, text_.tokenizer, text_.eos, channel, executor, mailbox_, [this](const nlohmann::json& m) {
         take(m);
       }).run();
+      held_ = executor.bytes();
     } catch (...) {
       const std::lock_guard lock(mutex_);
       failed_ = current_error();
@@ -114,6 +121,7 @@ class Running {
   std::condition_variable told_;
   std::map<uint64_t, nlohmann::json> ends_;
   std::optional<Error> failed_;
+  uint64_t held_ = 0, planned_ = 0;
   std::thread thread_;
 };
 
@@ -162,6 +170,9 @@ TEST(Leader, LogitsThatAreNotFiniteEndTheirRequestOnly) {
   const auto scored = failed_of(running.ends(kEnd - kFirst));
   for (const uint64_t id : failed) EXPECT_TRUE(scored.contains(id)) << id;
   EXPECT_LT(scored.size(), size_t{kEnd - kFirst});
+  running.stop();
+  EXPECT_EQ(running.held(), running.planned());  // after steps of all kinds of rows
+  EXPECT_GT(running.held(), 0u);
   std::filesystem::remove_all(model);
 }
 

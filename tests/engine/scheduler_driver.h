@@ -39,7 +39,11 @@ class FakeRank {
   explicit FakeRank(const SchedulerConfig& config) : config_(config), cells_(config.blocks * kKvBlock, -1) {}
 
   Tokens run(const StepPlan& sent) {
-    const StepPlan plan = decode_plan(encode(sent), {config_.token_budget, config_.context_max, config_.blocks, config_.vocabulary});
+    const StepPlan plan = decode_plan(encode(sent), {.rows = config_.token_budget,
+                                                     .logit_rows = config_.max_running + config_.score_rows,
+                                                     .context = config_.context_max,
+                                                     .blocks = config_.blocks,
+                                                     .vocabulary = config_.vocabulary});
     EXPECT_EQ(plan, sent);
     Tokens sampled;
     for (const PlanSegment& s : plan.segments) {

@@ -17,9 +17,10 @@ using Bytes = std::vector<std::byte>;
 StepPlan example() {
   StepPlan plan;
   plan.sequence = 0x1122334455667788ull;
+  plan.ids = 49150;
   plan.segments.push_back({.request = 7, .first_position = 40, .sample_rows = 1, .tokens = {5}, .blocks = {9, 3}});
   plan.segments.push_back({.request = ~0ull, .first_position = 0, .sample_rows = 0, .tokens = {1, 2, 3, 49151}, .blocks = {0}});
-  plan.segments.push_back({.request = 2, .first_position = 31, .sample_rows = 2, .tokens = {8, 9}, .blocks = {1, 2}});
+  plan.segments.push_back({.request = 2, .first_position = 31, .sample_rows = 2, .candidates = 256, .tokens = {8, 9}, .blocks = {1, 2}});
   return plan;
 }
 
@@ -53,10 +54,11 @@ TEST(StepPlan, RoundTrip) {
 TEST(StepPlan, WireForm) {
   StepPlan plan;
   plan.sequence = 2;
-  plan.segments.push_back({.request = 3, .first_position = 1, .sample_rows = 1, .tokens = {258}, .blocks = {4}});
+  plan.ids = 300;
+  plan.segments.push_back({.request = 3, .first_position = 1, .sample_rows = 1, .candidates = 9, .tokens = {258}, .blocks = {4}});
   const Bytes bytes = encode(plan);
-  const uint8_t start[] = {'V', 'S', 'P', '1', 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,              // header
-                           3,   0,   0,   0,   0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,  // segment
+  const uint8_t start[] = {'V', 'S', 'P', '2', 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 44, 1, 0, 0,              // header
+                           3,   0,   0,   0,   0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1,  0, 0, 0, 9, 0, 0, 0,  // segment
                            2,   1,   0,   0,   4, 0, 0, 0};
   ASSERT_EQ(bytes.size(), sizeof start + 8);
   for (size_t i = 0; i < sizeof start; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), start[i]) << i;
@@ -81,7 +83,7 @@ TEST(StepPlan, EveryTruncationAndExtensionIsDetected) {
 
 TEST(StepPlan, WrongContentUnderARightChecksum) {
   const Bytes good = encode(example());
-  constexpr size_t kFirstSegment = 20;
+  constexpr size_t kFirstSegment = 24;
   EXPECT_EQ(refusal(with_u32(good, 4, 3)), "accepted");  // unchanged
   EXPECT_THAT(refusal(with_u32(good, 0, 1)), HasSubstr("magic"));
   EXPECT_THAT(refusal(with_u32(good, 4, 0xffffffff)), HasSubstr("ends too early"));  // segments
@@ -94,23 +96,31 @@ TEST(StepPlan, WrongContentUnderARightChecksum) {
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 12, 0)), HasSubstr("no tokens"));
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 16, 0x40000001)), HasSubstr("ends too early"));  // blocks
   EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 20, 2)), HasSubstr("2 rows of logits of 1 rows"));
-  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 24, 0xffffffff)), HasSubstr("token id -1"));
+  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 24, 257)), HasSubstr("257 candidates, at most 256"));
+  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 24, 0xffffffff)), HasSubstr("candidates, at most 256"));
+  EXPECT_THAT(refusal(with_u32(good, kFirstSegment + 28, 0xffffffff)), HasSubstr("token id -1"));
+  EXPECT_THAT(refusal(with_u32(good, 20, 0)), HasSubstr("candidates of no token ids"));
+  EXPECT_THAT(refusal(with_u32(good, 20, 0xffffffff)), HasSubstr("4294967295 token ids of a vocabulary of"));
 }
 
 TEST(StepPlan, LimitsOfARank) {
   const Bytes bytes = encode(example());
-  const PlanLimits enough{.rows = 7, .context = 41, .blocks = 10, .vocabulary = 49152};
+  const PlanLimits enough{.rows = 7, .logit_rows = 3, .context = 41, .blocks = 10, .vocabulary = 49152};
   EXPECT_EQ(refusal(bytes, enough), "accepted");
   EXPECT_LE(bytes.size(), plan_bytes_max(enough));
   PlanLimits limits = enough;
   limits.rows = 6;
   EXPECT_THAT(refusal(bytes, limits), HasSubstr("7 rows, at most 6"));
+  limits = enough, limits.logit_rows = 2;
+  EXPECT_THAT(refusal(bytes, limits), HasSubstr("3 rows of logits, at most 2"));
   limits = enough, limits.context = 40;
   EXPECT_THAT(refusal(bytes, limits), HasSubstr("request 7: position 40 in a context of 40"));
   limits = enough, limits.blocks = 9;
   EXPECT_THAT(refusal(bytes, limits), HasSubstr("KV block 9 of 9"));
   limits = enough, limits.vocabulary = 49151;
   EXPECT_THAT(refusal(bytes, limits), HasSubstr("token id 49151 of a vocabulary of 49151"));
+  limits = enough, limits.vocabulary = 49149;
+  EXPECT_THAT(refusal(bytes, limits), HasSubstr("49150 token ids of a vocabulary of 49149"));
   EXPECT_THAT(refusal(bytes, {.rows = 1, .context = 32, .blocks = 1, .vocabulary = 1}), HasSubstr("bytes, at most"));
 }
 

@@ -73,7 +73,8 @@ std::vector<float> run_rank(Rank& rank, const std::vector<model::RankShard>& sha
       hidden.resize(tokens.size() * spec.hidden);
       rank.world->recv(std::as_writable_bytes(std::span(hidden)), static_cast<int>(rank.shard.rank - rank.shard.tp_size), deadline());
     }
-    auto out = rank.decoder->forward({tokens, segments, sampled, hidden}, *rank.tp, 20s, nullptr);
+    model::Decoder::StepOutput out;
+    rank.decoder->forward({tokens, segments, sampled, hidden}, *rank.tp, 20s, nullptr, out);
     if (!rank.shard.last_stage())
       rank.world->send(std::as_bytes(std::span(out.hidden)), static_cast<int>(rank.shard.rank + rank.shard.tp_size), deadline());
     if (rank.shard.rank != 0) {
