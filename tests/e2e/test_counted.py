@@ -70,6 +70,20 @@ def test_kv_grows_with_the_context(one):
     assert double["weight_bytes"] == one["weight_bytes"]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_rows_of_logits_are_counted(nodes):
+    """A step may want one of each running sequence: on every rank its columns, in the backend and beside it, and all of them at rank 0."""
+
+    def planned(also):
+        ranks = run_json(*ASK, "--local", nodes, "--context", 2048, "--prefill-chunk", 16, "--also", also)["ranks"]
+        return [r["planned_bytes"] - r["kv_bytes"] for r in ranks]
+
+    row = 49152 * 4
+    for rank, (few, many) in enumerate(zip(planned(0), planned(10))):
+        copies = 2 / nodes + (0 if nodes == 1 else 1.5 if rank == 0 else 0.5)
+        assert 10 * row * copies <= many - few <= 10 * row * copies + (2 << 20)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
