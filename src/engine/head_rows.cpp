@@ -146,7 +146,7 @@ void HeadRows::add(std::span<const std::byte> piece, Range columns) {
       continue;
     }
     const std::span<Candidate> into = place(r, columns);
-    std::memcpy(into.data(), piece.data(), into.size_bytes());
+    std::ranges::copy(piece.first(into.size_bytes()), std::as_writable_bytes(into).begin());  // perhaps none: memcpy refuses null
     piece = piece.subspan(into.size_bytes());
     const Range allowed = with_token(columns);
     for (const Candidate& c : into)
