@@ -1,6 +1,6 @@
 // Operations of the native backend alone: matrix products and attention, in the shapes of the demo model and of an 8B model.
 //
-//   bench_kernels [--isa avx512] [--shapes demo,8b] [--formats q4_1,bf16] [--rows 1,64] [--benchmark_filter=...]
+//   bench_kernels [--isa avx512] [--shapes demo,8b] [--formats q4_1,bf16] [--fast-dense] [--rows 1,64] [--benchmark_filter=...]
 //
 // Inside the timed window: one operation of the Backend, its quantisation of activations included (a fresh input tensor
 // each time); outside: loading. Weights go round through copies that together exceed the caches, as the layers of a model do.
@@ -46,9 +46,10 @@ struct Roofs {
   std::vector<bench::Peak> peaks;
 
   // The best instruction for these weights that the set may use: amx includes avx512, avx512 includes avx2.
-  double multiply_adds(const std::string& isa, bool dense) const {
+  double multiply_adds(const std::string& isa, bool dense, bool fast) const {
     double best = 0;
     for (const bench::Peak& p : peaks) {
+      if (fast && dense && isa == "amx" && p.name == "bf16 AMX") return p.per_s;
       const bool kind = p.name.rfind(dense ? "f32" : "int8", 0) == 0;
       const bool may = p.isa == isa || (isa == "amx" && p.isa == "avx512") || (isa.rfind("avx512", 0) == 0 && p.isa == "avx2") ||
                        (isa == "avx512bw" && dense && p.isa == "avx512");
@@ -58,6 +59,7 @@ struct Roofs {
   }
 };
 Roofs roofs;
+bool fast_dense = false;
 
 // The copies of one matrix, kept for the rows and iteration counts of the same benchmark.
 struct Copies {
@@ -72,7 +74,7 @@ Copies& copies_of(const std::string& isa, const Shape& shape, const char* name, 
   const std::string key = isa + "/" + shape.model + "/" + shape.name + "/" + name;
   if (kept.key == key) return kept;
   kept.weights.clear();
-  kept = {key, make_native_backend(isa, 1), {}, 0};
+  kept = {key, make_native_backend(isa, 1, fast_dense), {}, 0};
   MemorySource source;
   source.add("w", random_matrix(format, shape.out, shape.cols, 1));
   const WeightPart part{"w", {0, shape.out}, {0, shape.cols}};
@@ -99,7 +101,7 @@ void linear(benchmark::State& state, const std::string& isa, const Shape& shape,
   }
   using benchmark::Counter;
   const auto bytes = static_cast<double>(copies.bytes), multiply_adds = static_cast<double>(rows * shape.out * shape.cols);
-  const double peak = roofs.multiply_adds(isa, format.coding == Coding::dense);
+  const double peak = roofs.multiply_adds(isa, format.coding == Coding::dense, fast_dense);
   const double least_s = std::max(bytes / roofs.bytes_per_s, peak > 0 ? multiply_adds / peak : 0);  // nothing can be faster
   const auto times = static_cast<double>(state.iterations());
   state.counters["bytes/s"] = Counter(times * bytes, Counter::kIsRate);
@@ -170,6 +172,7 @@ constexpr const char* kHelp =
     "  --isa NAMES      instruction sets, or all (default: the best one here)\n"
     "  --shapes NAMES   demo (SmolLM2-135M), 8b (a Llama-3-8B layer) (default: demo)\n"
     "  --formats NAMES  q4_1, q4_0, q8_0, q6_k, mlx4, mxfp4, f16, bf16 (default: all)\n"
+    "  --fast-dense     dense weights in pairs of bf16, as in `verbund run`\n"
     "  --rows NUMBERS   tokens of a step (default: 1,4,16,64,512)\n"
     "Names are separated by commas. Every flag of Google Benchmark works too, for example --benchmark_filter=gate_up,\n"
     "--benchmark_min_time=0.1, --benchmark_format=json.\n";
@@ -185,6 +188,10 @@ bool parse(int& argc, char** argv, Options& o) {
                                      : flag == "--rows"    ? &o.rows
                                                            : nullptr;
     if (flag == "--help") return false;
+    if (flag == "--fast-dense") {
+      fast_dense = true;
+      continue;
+    }
     if (!list)
       argv[kept++] = argv[i];
     else if (++i < argc)

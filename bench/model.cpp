@@ -46,7 +46,7 @@ struct Options {
   std::vector<std::string> decode{"0", "512", "1024", "2048", "0x4", "0x16"};
   uint32_t tokens = 64, prefill_chunk = engine::RunnerConfig{}.prefill_chunk;
   int repeat = 5;
-  bool trace = false, json = false;
+  bool fast_dense = false, trace = false, json = false;
 };
 
 struct Test {
@@ -179,6 +179,7 @@ class ModelBench {
     r.backend = o_.backend;
     r.transport = o_.transport;
     r.isa = o_.isa;
+    r.fast_dense = o_.fast_dense;
     r.threads = o_.threads;
     r.kv_type = o_.kv_type;
     r.context = context_;
@@ -311,6 +312,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--transport", o.transport, "shm, tcp or mlx")->capture_default_str();
   app.add_option("--backend", o.backend, "native or mlx")->capture_default_str();
   app.add_option("--isa", o.isa, "instruction set of the kernels, as in `verbund run`")->capture_default_str();
+  app.add_flag("--fast-dense", o.fast_dense, "dense products in bf16, as in `verbund run`");
   app.add_option("--kv", o.kv_type, "format of keys and values")->capture_default_str();
   app.add_option("--prefill", o.prefill, "prompt lengths; 0: none")->delimiter(',')->capture_default_str();
   app.add_option("--decode", o.decode, "depths as DEPTH or DEPTHxSEQUENCES; none: -")->delimiter(',')->capture_default_str();

@@ -15,6 +15,7 @@ struct InstanceOptions {
   size_t local = 2, stages = 1;
   std::string shares, layers;  // "3:2:1", "20:10"
   std::string backend = "native", transport = "shm", queue_pair = "auto", isa = "auto", kv_type = "f16";
+  bool fast_dense = false;
   bool require_rdma = false;
   std::optional<unsigned> threads;
   std::optional<std::string> memory;  // "60MB"

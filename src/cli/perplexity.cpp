@@ -38,7 +38,7 @@ struct PerplexityOptions {
   size_t local = 1;
   unsigned threads = 0;
   std::string isa = "auto", kv_type = "f16", backend = "native";
-  bool json = false;
+  bool fast_dense = false, json = false;
 
   void declare(CLI::App& app) {
     app.add_option("MODEL", model, "Folder, GGUF file or name")->required();
@@ -50,6 +50,7 @@ struct PerplexityOptions {
     app.add_option("--local", local, "Nodes on this machine")->check(CLI::Range(1, 64))->capture_default_str();
     app.add_option("--threads", threads, "Threads of each rank; 0: the cores of this machine, shared")->check(CLI::Range(0u, 1024u));
     app.add_option("--isa", isa, "Instruction set of the native backend")->capture_default_str();
+    app.add_flag("--fast-dense", fast_dense, "Multiply dense weights in bf16");
     app.add_option("--kv", kv_type, "Format of keys and values: f16, q8 or f32")
         ->check(CLI::IsMember({"f16", "q8", "f32"}))
         ->capture_default_str();
@@ -136,6 +137,7 @@ class Perplexity {
     r.parallel.ranks = o_.local;
     r.backend = o_.backend;
     r.isa = o_.isa;
+    r.fast_dense = o_.fast_dense;
     r.threads = o_.threads > 0 ? o_.threads : std::max(1u, available_cores() / static_cast<unsigned>(o_.local));
     r.kv_type = o_.kv_type;
     r.max_running = 1;

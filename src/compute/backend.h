@@ -199,7 +199,8 @@ class Backend {
 
 // isa: "auto", "avx512" (the best form of AVX-512 this CPU has), "avx512bw" (VNNI left unused), "avx2", "neon_i8mm", "neon_dotprod",
 // "neon", "scalar" (the reference). Throws unimplemented / invalid_argument naming what this CPU and build have. 1 to 1024 threads.
-std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads);
+// fast_dense: dense products in bf16, numerics.h point 1.
+std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads, bool fast_dense = false);
 std::vector<std::string> native_isas();  // runnable here, best first
 
 // Loads libverbund_mlx beside the program. Throws unavailable saying what is missing.

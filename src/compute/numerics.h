@@ -13,6 +13,12 @@
 //
 // 1. Dense product (weights f32, f16, bf16, widened exactly; x f32), K columns:
 //      LANES4(K, a -> fma(x[i], w[i], a))
+//    With --fast-dense instead, (units, if any, must be multiples of 32 columns):
+//      B(v) = v rounded to bfloat16, to nearest even (beyond its range: infinite); |B(v)| < 2^-56 counts as 0
+//      acc = 0; for blocks of 32 columns ascending (the last is continued with zeros), over their 16 pairs p ascending:
+//        e = 0, e = fma(B(x[2p]), B(w[2p]), e) ; o = 0, o = fma(B(x[2p + 1]), B(w[2p + 1]), o) ; then acc = acc + (e + o)
+//    This is the order of AMX's TDPBF16PS (Intel SDM volume 2), which takes denormals for 0. Nothing here is one: all products are
+//    multiples of 2^-126, so all sums are too. So tiles and plain fma give the same bits.
 // 2. Activation quantisation for affine and mxfp4 weights, per row in blocks of B = max(32, group) columns (K is a
 //    multiple of B):
 //      m = max |x[i]|
@@ -51,9 +57,11 @@
 //    Cache type q8: a position's key and value are each stored as codes q and a scale s by point 2 with one block of D columns;
 //    then k_j[d] and v_j[d] above are f32(q), s_j = (scale * ks_j) * LANES4(...), and o[d] = fma(p_j * vs_j, v_j[d], o[d]).
 // 9. linear with bias: the finished product, then + bias.
-// 10. embed: the row of the table as formats::dequantise_row gives it: scale * (q - zero), fma(scale, q, bias), or widened.
+// 10. embed: the row of the table as formats::dequantise_row gives it: scale * (q - zero), fma(scale, q, bias), or widened
+//     (with --fast-dense B(w)).
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -61,6 +69,7 @@ namespace verbund::compute {
 
 constexpr double kFixedOne = 1073741824.0;  // 2^30
 constexpr float kFixedMax = 1048576.0f;     // 2^20: |value| of one unit
+constexpr size_t kPairBlock = 32;           // columns of a block of --fast-dense
 constexpr size_t kKvPartition = 1024;       // positions; a multiple of kKvBlock
 constexpr size_t kUnitsMax = 8191;          // units summed in one reduction: 8191 * 2^50 < 2^63
 // Nearest-even rounding by adding 1.5 * 2^52: the same bits on every machine, and one fused operation.
@@ -69,6 +78,14 @@ constexpr double kFixedMagic = 6755399441055744.0;
 float exp_f32(float x);  // the scalar form of the kernels' polynomial
 int64_t to_fixed(float v, bool& poisoned);
 inline float from_fixed(int64_t sum) { return static_cast<float>(static_cast<double>(sum) * (1.0 / kFixedOne)); }
+
+// The bits of B(v), point 1.
+inline uint16_t to_half_of_pair(float v) {
+  const uint32_t u = std::bit_cast<uint32_t>(v), magnitude = u & 0x7fffffffu;
+  const uint32_t rounded = magnitude > 0x7f800000u ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>((rounded & 0x7fff) < (127 - 56) << 7 ? 0 : rounded);
+}
+inline float from_half_of_pair(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
 // Double-precision elementary functions of our own for tables that every machine must agree on (|relative error| < 1e-14).
 double exact_log(double x);                             // x > 0, normal

@@ -46,6 +46,7 @@ nlohmann::json to_json(const RunnerConfig& c) {
           {"queue_pair", c.queue_pair},
           {"require_rdma", c.require_rdma},
           {"isa", c.isa},
+          {"fast_dense", c.fast_dense},
           {"threads", c.threads},
           {"context", c.context},
           {"kv_blocks", c.kv_blocks},
@@ -81,6 +82,7 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
     j.at("queue_pair").get_to(c.queue_pair);
     j.at("require_rdma").get_to(c.require_rdma);
     j.at("isa").get_to(c.isa);
+    j.at("fast_dense").get_to(c.fast_dense);
     j.at("threads").get_to(c.threads);
     j.at("context").get_to(c.context);
     j.at("kv_blocks").get_to(c.kv_blocks);

@@ -30,6 +30,7 @@ struct RunnerConfig {
   std::string queue_pair = "auto";  // of verbs: auto | rc | uc
   bool require_rdma = false;        // of verbs: no pair of ranks may use TCP instead
   std::string isa = "auto";
+  bool fast_dense = false;  // native: dense products in bf16 (compute/numerics.h point 1)
   unsigned threads = 1;
   uint32_t context = 0;  // positions of a sequence
   uint32_t kv_blocks = 0;

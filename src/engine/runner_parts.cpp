@@ -22,7 +22,7 @@ constexpr size_t kPrefillStepsAhead = 4;
 constexpr std::chrono::seconds kConnectWait{30};
 
 std::unique_ptr<compute::Backend> make_backend(const RunnerConfig& c) {
-  if (c.backend == "native") return compute::make_native_backend(c.isa, c.threads);
+  if (c.backend == "native") return compute::make_native_backend(c.isa, c.threads, c.fast_dense);
   if (c.backend == "mlx") return compute::make_mlx_backend();
   throw Error(Code::invalid_argument, "there is no backend '" + c.backend + "'", {}, "native or mlx");
 }

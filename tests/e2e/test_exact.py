@@ -120,6 +120,19 @@ def test_kv_formats(kv, long_answer):
         assert ask("smollm2", LONG, 4, *flags, "--kv", kv) == expected, flags
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_fast_dense(name):
+    """--fast-dense has its own bits, and they too are the same however the model is cut, chunked and computed; a quantised model's stay."""
+    model = next(m for m in models.TINY if m.name == name)
+    plain = ask_tiny(model, "--local", 1)
+    expected = ask_tiny(model, "--local", 1, "--fast-dense")
+    assert expected[0] != plain[0]
+    for isa in isas():
+        for flags in (["--local", 2], ["--local", 3, "--prefill-chunk", 33], ["--local", 2, "--stages", 2, "--threads", 2]):
+            assert ask_tiny(model, *flags, "--isa", isa, "--fast-dense") == expected, (isa, flags)
+    assert ask("smollm2", SHORT, 4, "--local", 2, "--fast-dense") == ask("smollm2", SHORT, 4, "--local", 1)
+
+
 # --- tiny models of every family and format ------------------------------------------------------------------------------
 
 TINY_PROMPT = LONG[:170]  # mostly one token a byte; two and a half blocks of 64

@@ -52,10 +52,13 @@ const float* padded_data(const Vector& v, size_t size, const char* operation) {
   return vector->data();
 }
 
-NativeBackend::NativeBackend(IsaChoice isa, unsigned threads) : isa_(std::move(isa)), kernels_(kernels_of(isa_.isa)), threads_(threads) {}
+NativeBackend::NativeBackend(IsaChoice isa, unsigned threads, bool fast_dense)
+    : isa_(std::move(isa)), kernels_(kernels_of(isa_.isa)), fast_dense_(fast_dense), threads_(threads) {}
 
 std::string NativeBackend::description() const {
-  return "native, " + isa_.description + ", " + std::to_string(threads_.threads()) + (threads_.threads() == 1 ? " thread" : " threads");
+  const std::string dense = !fast_dense_ ? "" : kernels_.product_pair_tiles ? "fast dense (bf16 tiles), " : "fast dense, ";
+  return "native, " + isa_.description + ", " + dense + std::to_string(threads_.threads()) +
+         (threads_.threads() == 1 ? " thread" : " threads");
 }
 
 std::unique_ptr<Vector> NativeBackend::load_vector(std::span<const float> values) {
@@ -80,10 +83,13 @@ std::unique_ptr<KvCache> NativeBackend::make_kv_cache(const KvLayout& layout) {
 // keep as much again as its largest buffer while shapes change.
 uint64_t NativeBackend::step_bytes(size_t rows, size_t cols_total, size_t cols_max) const {
   const uint64_t tensors = uint64_t(rows) * (cols_total + 16 * 8) * sizeof(float);
-  const uint64_t quantised = uint64_t(rows) * cols_total * 2;
+  const uint64_t quantised =
+      fast_dense_ ? pair_bytes(kernels_, rows + kRowBlock, cols_total + kPairBlock * 8) : uint64_t(rows) * cols_total * 2;
   const uint64_t largest = uint64_t(rows) * (stride_of(cols_max) + 1) * sizeof(int64_t);
   return tensors + quantised + 2 * largest + 32 * kSlackBytes +
-         threads_.threads() * (attend_scratch_floats(1024) * sizeof(float) + chunk_scratch_bytes(rows, cols_total, cols_max));
+         threads_.threads() *
+             (attend_scratch_floats(1024) * sizeof(float) + chunk_scratch_bytes(rows, cols_total, cols_max) +
+              (fast_dense_ ? pair_bytes(kernels_, std::min(rows, kChunkRows) + kRowBlock, cols_total + kPairBlock * 8) : 0));
 }
 
 std::shared_ptr<FloatTensor> NativeBackend::make_floats(size_t rows, size_t cols) {
@@ -175,11 +181,11 @@ void NativeBackend::to_host(const Tensor& x, std::span<float> values) {
 
 }  // namespace native
 
-std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads) {
+std::unique_ptr<Backend> make_native_backend(const std::string& isa, unsigned threads, bool fast_dense) {
   if (threads == 0 || threads > 1024)
     throw Error(Code::invalid_argument, "a backend needs 1 to 1024 threads, not " + std::to_string(threads), "--threads");
   require_cpu();
-  return std::make_unique<native::NativeBackend>(native::choose_isa(isa), threads);
+  return std::make_unique<native::NativeBackend>(native::choose_isa(isa), threads, fast_dense);
 }
 
 }  // namespace verbund::compute

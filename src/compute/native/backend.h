@@ -17,7 +17,7 @@ namespace verbund::compute::native {
 
 class NativeBackend : public Backend {
  public:
-  NativeBackend(IsaChoice isa, unsigned threads);
+  NativeBackend(IsaChoice isa, unsigned threads, bool fast_dense = false);
 
   std::string_view name() const override { return "native"; }
   std::string description() const override;
@@ -65,6 +65,7 @@ class NativeBackend : public Backend {
   size_t rows_of_chunk(size_t rows) const;
   void multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out);
   const QuantisedRows& quantise(FloatTensor& x, const Piece& piece);
+  const PairRows& round_pairs(FloatTensor& x);
   void store_keys_values(const FloatTensor& qkv, NativeKvCache& cache, const AttentionParams& params, std::span<const Segment> segments,
                          float* queries);
   // Runs f(i) for every i, in chunks of `grain` a task.
@@ -84,6 +85,7 @@ class NativeBackend : public Backend {
 
   IsaChoice isa_;
   const Kernels& kernels_;
+  bool fast_dense_;
   ThreadPool threads_;
   WeightArena arena_;
   PageJoiner pages_;

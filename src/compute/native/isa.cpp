@@ -29,6 +29,8 @@ Kernels fill(Isa isa) {
   fill_products_quantised(kernels, isa);
   fill_product_tiles(kernels, isa);
   fill_products_dense(kernels, isa);
+  fill_products_pairs(kernels, isa);
+  fill_product_pair_tiles(kernels, isa);
   fill_elementwise(kernels, isa);
   fill_attention(kernels, isa);
 #if HWY_ARCH_ARM_A64
@@ -93,6 +95,15 @@ std::string list(const std::vector<IsaChoice>& choices) {
 }
 
 }  // namespace
+
+bool has_bf16_tiles() {
+#if HWY_ARCH_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return has_tiles() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) != 0;
+#else
+  return false;
+#endif
+}
 
 std::vector<IsaChoice> runnable_isas() {
   std::vector<IsaChoice> choices;

@@ -31,6 +31,9 @@ void fill_products_quantised(Kernels& kernels, Isa isa);
 void fill_products_dotprod(Kernels& kernels);  // Arm only, as the next
 void fill_products_i8mm(Kernels& kernels);
 void fill_product_tiles(Kernels& kernels, Isa isa);
+void fill_products_pairs(Kernels& kernels, Isa isa);
+void fill_product_pair_tiles(Kernels& kernels, Isa isa);
+bool has_bf16_tiles();  // of a CPU whose tiles may be used
 void fill_products_dense(Kernels& kernels, Isa isa);
 void fill_elementwise(Kernels& kernels, Isa isa);
 void fill_attention(Kernels& kernels, Isa isa);

@@ -37,6 +37,13 @@ struct QuantisedRows {
   size_t group_at(size_t row, size_t g) const { return (row / kRowBlock * (cols / group) + g) * kRowBlock + row % kRowBlock; }
 };
 
+// Activations of --fast-dense: B(x) of numerics.h point 1. Rows reach to a multiple of kPairBlock columns with zeros.
+struct PairRows {
+  float* values;     // [rows][stride]
+  uint16_t* halves;  // [rows][stride] as bf16, to a multiple of kRowBlock rows; null where no kernel reads them
+  size_t stride, cols;
+};
+
 // Where a product goes: f32 (with an optional bias by output), or added to fixed-point sums.
 struct ProductOut {
   float* values = nullptr;  // [rows, stride]
@@ -125,6 +132,10 @@ struct Kernels {
   // dropped. `scratch`: tile_scratch_bytes(w). Null where the instruction set has no tiles.
   void (*product_tiles)(const Piece& w, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out, std::byte* scratch);
   void (*product_dense)(const Piece& w, const float* x, size_t stride, Range rows, Range blocks, const ProductOut& out);
+  // The same with pairs. Tiles take whole blocks of rows as above; null where there are none.
+  void (*product_pairs)(const Piece& w, const PairRows& x, Range rows, Range blocks, const ProductOut& out);
+  void (*product_pair_tiles)(const Piece& w, const PairRows& x, Range rows, Range blocks, const ProductOut& out);
+  void (*round_row)(const float* x, const PairRows& into, size_t row);
   void (*quantise_row)(const float* x, const QuantisedRows& into, size_t row);
   // Writes zeros into the padding of y, if x's and the weight's padding are zeros.
   void (*rms_norm_row)(const float* x, const float* weight, float eps, size_t cols, float* y);

@@ -18,7 +18,7 @@ constexpr uint64_t kWindowMax = uint64_t{2} << 20, kWindowLeast = uint64_t{64} <
 constexpr uint64_t kWindowsPerThread = 8;
 // What a band reads at a time, and where sixteen rows alone are so much that they are cut into columns.
 constexpr size_t kBandBytes = size_t{128} << 10, kWideBytes = size_t{1} << 20;
-constexpr size_t kColumnStep = 1024;  // a multiple of every group and block
+constexpr size_t kColumnStep = 1024;  // a multiple of every group and block, and of kPairBlock
 // A wide band, what lies between its rows, and a source's own scratch.
 constexpr uint64_t kScratchBytes = kWideBytes + 2 * formats::kReadScratch;
 
@@ -170,7 +170,7 @@ std::unique_ptr<PackedWeight> make_weight(const LoadPlan& plan, size_t unit, std
 }  // namespace
 
 uint64_t NativeBackend::weight_bytes(const formats::TensorSource& source, std::span<const WeightPart> parts) const {
-  return make_load_plan(source, parts).bytes;
+  return make_load_plan(source, parts, fast_dense_).bytes;
 }
 
 uint64_t NativeBackend::load_scratch_bytes() const { return threads_.threads() * kScratchBytes; }
@@ -180,7 +180,7 @@ std::vector<std::unique_ptr<Weight>> NativeBackend::load_all(const formats::Tens
   std::vector<LoadPlan> plans;
   uint64_t total = 0;
   for (const WeightRequest& request : requests) {
-    plans.push_back(make_load_plan(source, request.parts));
+    plans.push_back(make_load_plan(source, request.parts, fast_dense_));
     if (request.unit != 0) check_unit(plans.back(), source, request.parts, request.unit);
     total += plans.back().bytes;
   }

@@ -16,7 +16,7 @@ const formats::TensorInfo& checked(const formats::TensorSource& source, const We
 
 }  // namespace
 
-LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const WeightPart> parts) {
+LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const WeightPart> parts, bool fast_dense) {
   LoadPlan plan;
   for (const WeightPart& part : parts) {
     const formats::WeightFormat& format = checked(source, part).format;
@@ -25,7 +25,7 @@ LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const Wei
     plan.cols = part.cols.size();
     if (part.rows.empty()) continue;
     if (plan.pieces.empty() || !(plan.pieces.back().format == format)) {
-      plan.pieces.push_back(piece_shape(format, plan.rows, 0, plan.cols));
+      plan.pieces.push_back(piece_shape(format, plan.rows, 0, plan.cols, fast_dense));
       plan.runs.emplace_back();
     }
     plan.runs.back().push_back({&part, plan.pieces.back().rows});
@@ -37,11 +37,17 @@ LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const Wei
 }
 
 void check_unit(const LoadPlan& plan, const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit) {
-  for (const PieceShape& piece : plan.pieces)
-    if (piece.container != Container::dense && unit % piece.activation_block != 0)
+  for (const PieceShape& piece : plan.pieces) {
+    if (piece.quantised() && unit % piece.activation_block != 0)
       throw Error(Code::invalid_argument,
                   "a unit of " + std::to_string(unit) + " columns is no multiple of " + std::to_string(piece.activation_block),
                   parts[0].name);
+    if (piece.container == Container::pairs && unit % kPairBlock != 0)
+      throw Error(Code::unimplemented,
+                  "--fast-dense needs units of a multiple of " + std::to_string(kPairBlock) +
+                      " columns, and this weight is cut into units of " + std::to_string(unit),
+                  parts[0].name, "leave --fast-dense out for this model");
+  }
   for (const WeightPart& part : parts) {
     if (part.cols.begin % unit != 0)
       throw Error(Code::invalid_argument, "columns begin inside a unit of " + std::to_string(unit), part.name);

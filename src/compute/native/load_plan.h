@@ -25,8 +25,8 @@ struct LoadPlan {
   uint64_t bytes = 0;
 };
 
-// Points into `parts`. Throws invalid_argument for ranges outside a tensor and parts of different widths.
-LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const WeightPart> parts);
+// Points into `parts`. fast_dense: see packed.h. Throws invalid_argument for ranges outside a tensor and parts of different widths.
+LoadPlan make_load_plan(const formats::TensorSource& source, std::span<const WeightPart> parts, bool fast_dense);
 
 // Throws invalid_argument and unimplemented if these parts cannot be summed in units of `unit` columns.
 void check_unit(const LoadPlan& plan, const formats::TensorSource& source, std::span<const WeightPart> parts, size_t unit);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "compute/numerics.h"
 #include "formats/bytes16.h"
 
 namespace verbund::compute::native {
@@ -163,6 +164,25 @@ void pack_dense(const PieceShape& shape, std::byte* block, const formats::Weight
   turn(m.codes.data() + row * stride, stride, rows, m.cols, block + col * kBlockRows * element);
 }
 
+// Halves of pairs lie side by side in a row already: once rounded, a row is one of words.
+void pack_pairs(const PieceShape& shape, std::byte* block, const formats::WeightMatrix& m, size_t row, size_t col) {
+  constexpr size_t kStep = 8 * kPairBlock;
+  const size_t element = formats::size_of(shape.format.dtype), rows = std::min(kBlockRows, m.rows - row);
+  const size_t last = col + m.cols == shape.cols ? round_up(m.cols, kPairBlock) : m.cols;  // the last columns are continued with zeros
+  alignas(64) uint16_t halves[kBlockRows][kStep];
+  for (size_t begin = 0; begin < last; begin += kStep) {
+    const size_t wide = std::min(kStep, last - begin), real = std::min(wide, m.cols - std::min(m.cols, begin));
+    for (size_t r = 0; r < kBlockRows; ++r) {
+      const std::byte* from = m.codes.data() + ((row + r) * m.cols + begin) * element;
+      const size_t n = r < rows ? real : 0;
+      for (size_t k = 0; k < n; ++k) halves[r][k] = to_half_of_pair(formats::to_f32(from + k * element, shape.format.dtype));
+      std::fill(halves[r] + n, halves[r] + wide, uint16_t{0});
+    }
+    pack_dense<4>(reinterpret_cast<const std::byte*>(halves), sizeof halves[0], kBlockRows, wide / 2,
+                  block + (col + begin) * kBlockRows * 2);
+  }
+}
+
 }  // namespace
 
 bool pack(const PieceShape& shape, std::byte* data, const formats::StoredRows& band, size_t row, size_t col, CodeTile& tile) {
@@ -170,6 +190,8 @@ bool pack(const PieceShape& shape, std::byte* data, const formats::StoredRows& b
     std::byte* block = data + (row + r) / kBlockRows * shape.block_bytes;
     if (shape.container == Container::dense)
       pack_dense(shape, block, band.matrix, r, col);
+    else if (shape.container == Container::pairs)
+      pack_pairs(shape, block, band.matrix, r, col);
     else if (!pack_quantised(shape, block, band, r, col, tile))
       return false;
   }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "compute/numerics.h"
 
 namespace verbund::compute::native {
 namespace {
@@ -54,7 +55,7 @@ int plane_code(const std::byte* plane, size_t bits, size_t quad, size_t byte) {
 
 }  // namespace
 
-PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, size_t rows, size_t cols) {
+PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, size_t rows, size_t cols, bool fast_dense) {
   if (format.coding != Coding::dense && (format.bits < 1 || format.bits > 8))
     throw Error(Code::unimplemented, "no native kernel for weights of the form " + format.name());
   PieceShape s;
@@ -65,6 +66,10 @@ PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, si
   s.cols = cols;
   if (s.container == Container::dense) {
     s.block_bytes = round_up(cols * kBlockRows * formats::size_of(format.dtype), kVector);
+    if (fast_dense) {
+      s.container = Container::pairs;
+      s.block_bytes = round_up(cols, kPairBlock) * kBlockRows * sizeof(uint16_t);
+    }
     return s;
   }
   s.group = static_cast<size_t>(format.group);
@@ -104,12 +109,22 @@ float held_scale(const Piece& piece, const std::byte* area, size_t lane, size_t 
   return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);  // 2^-127 is a denormal
 }
 
+float held_pair_weight(const std::byte* block, size_t lane, size_t k) {
+  uint16_t half;
+  std::memcpy(&half, block + (k / 2 * kBlockRows + lane) * 4 + k % 2 * 2, sizeof half);
+  return from_half_of_pair(half);
+}
+
 void unpack_row(const Piece& piece, size_t row, float* out) {
   const std::byte* block = piece.block(row / kBlockRows);
   const size_t lane = row % kBlockRows;
   if (piece.container == Container::dense) {
     const size_t element = formats::size_of(piece.format.dtype);
     for (size_t k = 0; k < piece.cols; ++k) out[k] = formats::to_f32(block + (k * kBlockRows + lane) * element, piece.format.dtype);
+    return;
+  }
+  if (piece.container == Container::pairs) {
+    for (size_t k = 0; k < piece.cols; ++k) out[k] = held_pair_weight(block, lane, k);
     return;
   }
   for (size_t k = 0; k < piece.cols; ++k) {

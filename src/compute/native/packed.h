@@ -4,6 +4,7 @@
 // of a piece is filled up with zero rows. A block is contiguous:
 //
 //   dense      [k][16 rows] elements as stored (f32, f16, bf16)
+//   pairs      dense weights with --fast-dense, as bf16: [k / 2][16 rows][2 k], k to a multiple of 32 with zeros
 //   quantised  [codes][scales][biases], each area from k = 0 to the end:
 //     codes    spans of 32 columns. A span has eight quads of four columns; quad v of all rows is 64 bytes, [16 rows][4 k],
 //              one byte a code. Their bits are held in planes, vectors of 64 bytes:
@@ -34,7 +35,7 @@ constexpr size_t kBlockRows = 16;
 constexpr size_t kSpan = 32;    // columns whose codes are packed together
 constexpr int kMxfp4Zero = 12;  // mxfp4 codes are held as 2 * E2M1 + 12, so they are unsigned
 
-enum class Container : uint8_t { dense, plane2, plane3, nibble, plane5, plane6, mxfp4, byte8 };  // planeN: codes of N bits
+enum class Container : uint8_t { dense, pairs, plane2, plane3, nibble, plane5, plane6, mxfp4, byte8 };  // planeN: codes of N bits
 enum class ScaleType : uint8_t { f32, f16, bf16, e8m0 };
 constexpr size_t scale_bytes(ScaleType type) { return type == ScaleType::f32 ? 4 : type == ScaleType::e8m0 ? 1 : 2; }
 
@@ -54,10 +55,12 @@ struct PieceShape {
 
   size_t blocks() const { return ceil_div(rows, kBlockRows); }
   uint64_t bytes() const { return uint64_t(blocks()) * block_bytes; }
+  bool quantised() const { return container > Container::pairs; }
   size_t groups() const { return group == 0 ? 0 : cols / group; }
 };
 // Throws invalid_argument for a form no kernel has, or columns that are no multiple of the activation block.
-PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, size_t rows, size_t cols);
+// fast_dense: dense weights become pairs.
+PieceShape piece_shape(const formats::WeightFormat& format, size_t first_row, size_t rows, size_t cols, bool fast_dense = false);
 
 struct Piece : PieceShape {
   const std::byte* data = nullptr;
@@ -75,6 +78,7 @@ void unpack_row(const Piece& piece, size_t row, float* out);
 
 // One held code (before `zero` is subtracted), and one scale or bias, for reference and tables.
 int held_code(const Piece& piece, const std::byte* block, size_t lane, size_t k);
+float held_pair_weight(const std::byte* block, size_t lane, size_t k);
 float held_scale(const Piece& piece, const std::byte* area, size_t lane, size_t group);  // mxfp4: 2^(e-127)
 
 }  // namespace verbund::compute::native

@@ -34,6 +34,16 @@ const QuantisedRows& NativeBackend::quantise(FloatTensor& x, const Piece& piece)
   return q.rows;
 }
 
+const PairRows& NativeBackend::round_pairs(FloatTensor& x) {
+  RoundedTensor& pairs = x.pairs;
+  if (pairs.rows.values) return pairs.rows;
+  pairs.memory = pool_->take(pair_bytes(kernels_, x.rows, x.cols));
+  pairs.rows = pairs_in(kernels_, pairs.memory.as<std::byte>(), x.rows, x.cols);
+  clear_last_block(pairs.rows, x.rows);
+  for_chunks(x.rows, std::max<size_t>(1, 16384 / x.cols), [&](size_t r) { kernels_.round_row(x.row(r), pairs.rows, r); });
+  return pairs.rows;
+}
+
 void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const ProductOut& out) {
   if (x.rows == 0) return;
   if (by_rows(x.rows)) {
@@ -43,15 +53,17 @@ void NativeBackend::multiply(FloatTensor& x, const PackedWeight& w, const Produc
     return;
   }
   for (const Piece& piece : w.pieces) {
-    const bool dense = piece.container == Container::dense;
-    const QuantisedRows* q = dense ? nullptr : &quantise(x, piece);
+    const QuantisedRows* q = piece.quantised() ? &quantise(x, piece) : nullptr;
+    const PairRows* pairs = piece.container == Container::pairs ? &round_pairs(x) : nullptr;
     const size_t tasks = tasks_of(piece, x.rows, threads_.threads());
     threads_.parallel_for(tasks, [&](size_t task) {
       const Range blocks{task * piece.blocks() / tasks, (task + 1) * piece.blocks() / tasks};
-      if (dense)
-        kernels_.product_dense(piece, x.row(0), x.stride(), {0, x.rows}, blocks, out);
-      else
+      if (q)
         product(kernels_, piece, *q, {0, x.rows}, blocks, out);
+      else if (pairs)
+        product(kernels_, piece, *pairs, {0, x.rows}, blocks, out);
+      else
+        kernels_.product_dense(piece, x.row(0), x.stride(), {0, x.rows}, blocks, out);
     });
   }
 }

@@ -90,6 +90,32 @@ void product_dense(const Piece& w, const float* x, size_t stride, Range rows, Ra
   });
 }
 
+float pairs_sum(const Piece& w, const float* x, size_t output, Range columns) {
+  const std::byte* block = w.block(output / kBlockRows);
+  float acc = 0;
+  for (size_t begin = columns.begin; begin < columns.end; begin += kPairBlock) {
+    float chains[2] = {};
+    for (size_t k = begin; k < begin + kPairBlock; ++k)
+      chains[k % 2] = std::fma(x[k], held_pair_weight(block, output % kBlockRows, k), chains[k % 2]);
+    acc = acc + (chains[0] + chains[1]);
+  }
+  return acc;
+}
+
+void product_pairs(const Piece& w, const PairRows& x, Range rows, Range blocks, const ProductOut& out) {
+  for_each_output(w, rows, blocks, [&](size_t row, size_t output) {
+    finish(w, out, row, output, [&](Range columns) { return pairs_sum(w, x.values + row * x.stride, output, columns); });
+  });
+}
+
+void round_row(const float* x, const PairRows& into, size_t row) {
+  for (size_t k = 0; k < into.stride; ++k) {
+    const uint16_t half = k < into.cols ? to_half_of_pair(x[k]) : uint16_t{0};
+    into.values[row * into.stride + k] = from_half_of_pair(half);
+    if (into.halves) into.halves[row * into.stride + k] = half;
+  }
+}
+
 void quantise_row(const float* x, const QuantisedRows& into, size_t row) {
   const size_t block = into.activation_block;
   int8_t* codes = into.codes + row * into.cols;
@@ -310,8 +336,8 @@ void merge_partitions(float* parts, size_t count, size_t head_dim, float* out) {
 }  // namespace
 
 const Kernels& reference_kernels() {
-  static const Kernels kernels{product_quantised, nullptr,      product_dense, quantise_row, rms_norm_row,    gated_row,
-                               add_reduced_row,   prepare_head, store_kv,      attend,       merge_partitions};
+  static const Kernels kernels{product_quantised, nullptr,   product_dense,   product_pairs, nullptr,  round_row, quantise_row,
+                               rms_norm_row,      gated_row, add_reduced_row, prepare_head,  store_kv, attend,    merge_partitions};
   return kernels;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "compute/native/tensors.h"
+#include "compute/numerics.h"
 
 namespace verbund::compute::native {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 constexpr size_t kTiledLeast = 24, kLastTileLeast = 8;
 
 // Rows of `rows` (from a block border) that go through tiles; the rest goes through vectors.
-size_t tiled_rows(const Kernels& kernels, Range rows) {
-  if (!kernels.product_tiles || rows.size() < kTiledLeast) return 0;
+size_t tiled_rows(Range rows) {
+  if (rows.size() < kTiledLeast) return 0;
   const size_t whole = rows.size() / kRowBlock * kRowBlock;
   return rows.size() - whole >= kLastTileLeast ? rows.size() : whole;
 }
@@ -69,8 +70,30 @@ void clear_last_block(const QuantisedRows& q, size_t rows) {
   std::fill_n(q.bias_factors + q.group_at(first, 0), groups * kRowBlock, 0.0f);
 }
 
+size_t pair_bytes(const Kernels& kernels, size_t rows, size_t cols) {
+  const size_t held = kernels.product_pair_tiles ? round_up(rows, kRowBlock) : rows;
+  return held * round_up(cols, kPairBlock) * (sizeof(float) + (kernels.product_pair_tiles ? sizeof(uint16_t) : 0));
+}
+
+PairRows pairs_in(const Kernels& kernels, std::byte* at, size_t rows, size_t cols) {
+  const size_t stride = round_up(cols, kPairBlock);
+  auto* values = reinterpret_cast<float*>(at);
+  auto* halves = reinterpret_cast<uint16_t*>(values + round_up(rows, kRowBlock) * stride);
+  return {values, kernels.product_pair_tiles ? halves : nullptr, stride, cols};
+}
+
+void clear_last_block(const PairRows& x, size_t rows) {
+  if (x.halves) std::fill(x.halves + rows * x.stride, x.halves + round_up(rows, kRowBlock) * x.stride, uint16_t{0});
+}
+
+void product(const Kernels& kernels, const Piece& piece, const PairRows& x, Range rows, Range blocks, const ProductOut& out) {
+  const size_t border = rows.begin + (x.halves ? tiled_rows(rows) : 0);
+  if (border > rows.begin) kernels.product_pair_tiles(piece, x, {rows.begin, border}, blocks, out);
+  if (border < rows.end) kernels.product_pairs(piece, x, {border, rows.end}, blocks, out);
+}
+
 void product(const Kernels& kernels, const Piece& piece, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out) {
-  const size_t border = rows.begin + tiled_rows(kernels, rows);
+  const size_t border = rows.begin + (kernels.product_tiles ? tiled_rows(rows) : 0);
   if (border > rows.begin) {
     std::byte* scratch = ChunkScratch::mine().take(ChunkScratch::tiles, tile_scratch_bytes(piece));
     kernels.product_tiles(piece, x, {rows.begin, border}, blocks, out, scratch);
@@ -93,6 +116,15 @@ const QuantisedRows& ChunkInput::quantised(const Piece& piece) {
   return quantised_[form];
 }
 
+const PairRows& ChunkInput::rounded() {
+  if (rounded_.values) return rounded_;
+  std::byte* memory = ChunkScratch::mine().take(ChunkScratch::pairs + number_, pair_bytes(kernels_, rows_, cols_));
+  rounded_ = pairs_in(kernels_, memory, rows_, cols_);
+  clear_last_block(rounded_, rows_);
+  for (size_t r = 0; r < rows_; ++r) kernels_.round_row(values_ + r * stride_, rounded_, r);
+  return rounded_;
+}
+
 void ChunkInput::multiply(const PackedWeight& w, Range outputs, const ProductOut& out) {
   for (const Piece& piece : w.pieces) {
     const size_t begin = std::max(outputs.begin, piece.first_row), end = std::min(outputs.end, piece.first_row + piece.rows);
@@ -100,6 +132,8 @@ void ChunkInput::multiply(const PackedWeight& w, Range outputs, const ProductOut
     const Range blocks{(begin - piece.first_row) / kBlockRows, ceil_div(end - piece.first_row, kBlockRows)};
     if (piece.container == Container::dense)
       kernels_.product_dense(piece, values_, stride_, {0, rows_}, blocks, out);
+    else if (piece.container == Container::pairs)
+      product(kernels_, piece, rounded(), {0, rows_}, blocks, out);
     else
       product(kernels_, piece, quantised(piece), {0, rows_}, blocks, out);
   }

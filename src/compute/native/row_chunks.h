@@ -18,7 +18,7 @@ constexpr size_t kChunkRows = 64;
 // Memory of one thread that grows to the largest chunk it has seen.
 class ChunkScratch {
  public:
-  enum Slot : size_t { normed, gate_up, gated, tiles, codes };  // codes: kCodes of them for each input
+  enum Slot : size_t { normed, gate_up, gated, tiles, pairs, second_pairs, codes };  // codes: kCodes of them for each input
   static constexpr size_t kCodes = 4;
 
   static ChunkScratch& mine();  // of the calling thread
@@ -45,6 +45,7 @@ class ChunkInput {
 
  private:
   const QuantisedRows& quantised(const Piece& piece);
+  const PairRows& rounded();
 
   const Kernels& kernels_;
   size_t number_;
@@ -52,13 +53,20 @@ class ChunkInput {
   size_t stride_, rows_, cols_;
   std::array<QuantisedRows, ChunkScratch::kCodes> quantised_;
   size_t forms_ = 0;
+  PairRows rounded_ = {};
 };
 
 // Sizes and places of the areas of QuantisedRows in one block of memory.
 size_t quantised_bytes(size_t rows, const PieceShape& piece);
 QuantisedRows quantised_in(std::byte* memory, size_t rows, const PieceShape& piece);
+// The same for PairRows.
+size_t pair_bytes(const Kernels& kernels, size_t rows, size_t cols);
+PairRows pairs_in(const Kernels& kernels, std::byte* memory, size_t rows, size_t cols);
 // Zeros into the rows that fill up the last block.
 void clear_last_block(const QuantisedRows& q, size_t rows);
+
+void clear_last_block(const PairRows& x, size_t rows);
+void product(const Kernels& kernels, const Piece& piece, const PairRows& x, Range rows, Range blocks, const ProductOut& out);
 
 // One piece's blocks for some rows, by tiles where the instruction set has them and enough rows.
 void product(const Kernels& kernels, const Piece& piece, const QuantisedRows& x, Range rows, Range blocks, const ProductOut& out);

@@ -23,6 +23,11 @@ struct QuantisedTensor {
   QuantisedRows rows;
 };
 
+struct RoundedTensor {
+  BufferPool::Buffer memory;
+  PairRows rows = {};
+};
+
 struct FloatTensor : Tensor::Storage {
   FloatTensor(BufferPool& pool, size_t row_count, size_t col_count) : memory(pool.take(bytes(row_count, col_count))) {
     rows = row_count;
@@ -34,6 +39,7 @@ struct FloatTensor : Tensor::Storage {
 
   BufferPool::Buffer memory;
   std::map<std::tuple<size_t, size_t, int>, QuantisedTensor> quantised;  // by activation block, group, zero
+  RoundedTensor pairs;
 };
 
 // rows * cols sums and then one count of poisoned values a row: the wire form, in one piece.
