@@ -25,6 +25,7 @@ constexpr uint32_t kTokensMax = 16u << 20;
 constexpr uint32_t kScoreRows = 63;
 
 struct ServeOptions : InstanceOptions {
+  std::string tool_parser = "auto", reasoning_parser = "auto";
   std::string listen = "127.0.0.1:8372";
   std::optional<uint32_t> context, kv_tokens;
   uint32_t parallel_max = 16, queue = 256, prefill_chunk = 256;
@@ -40,6 +41,13 @@ struct ServeOptions : InstanceOptions {
     declare_model(app);
     app.add_option("--listen", listen, "Address of the API, HOST:PORT or [IPv6]:PORT")->capture_default_str();
     app.add_option("--alias", aliases, "Further name of the model; may be given several times")->allow_extra_args(false);
+    app.add_option("--tool-parser", tool_parser,
+                   "How the model writes tool calls: auto (its chat template tells), none, or a name such as hermes, qwen3_coder, kimi_k2, "
+                   "deepseek, glm45, minimax_m2, mistral, llama3_json, pythonic, gemma4, harmony")
+        ->capture_default_str();
+    app.add_option("--reasoning-parser", reasoning_parser,
+                   "How the model marks its reasoning: auto, none, think, mistral, gemma4, seed or longcat")
+        ->capture_default_str();
     app.add_option("--drain", drain_s, "Seconds that running requests may take to finish after SIGTERM")
         ->check(CLI::Range(0.0, 3600.0))
         ->capture_default_str();
@@ -100,8 +108,8 @@ class Serve {
     choose_sizes(spec);
     const std::filesystem::path name(std::filesystem::path(o_.model).filename().empty() ? std::filesystem::path(o_.model).parent_path()
                                                                                         : std::filesystem::path(o_.model));
-    serve::ServedModel served =
-        serve::make_served_model(name.extension() == ".gguf" ? name.stem().string() : name.filename().string(), files, spec);
+    serve::ServedModel served = serve::make_served_model(name.extension() == ".gguf" ? name.stem().string() : name.filename().string(),
+                                                         files, spec, o_.tool_parser, o_.reasoning_parser);
     served.aliases = o_.aliases;
     served.context = context_;
     files = {};

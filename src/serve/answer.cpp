@@ -107,8 +107,9 @@ class Answering {
   }
 
   std::string read(const ChoiceEvent& event) {
-    if (event.engine.error) throw fault_of(*event.engine.error);
     ChoiceReader& reader = readers_[event.choice];
+    if (reader.finished()) return {};
+    if (event.engine.error) throw fault_of(*event.engine.error);
     std::string frames;
     const std::vector<Delta> deltas = reader.push(event.engine);
     if (job_.request.stream)
@@ -117,6 +118,7 @@ class Answering {
       if (event.engine.finish == "cancelled" || event.engine.finish == "error")
         throw ApiError(Fault::internal, "the engine has ended the request");
       if (job_.request.stream) frames += job_.writer->finish(reader.result());
+      if (reader.ended_early()) generation_->cancel(event.choice);
       --open_;
     }
     return frames;

@@ -1,6 +1,7 @@
 #include "serve/prepare.h"
 
 #include "serve/chat_prompt.h"
+#include "serve/choice_reader.h"
 #include "serve/fields.h"
 
 namespace verbund::serve {
@@ -108,7 +109,7 @@ Prepared prepare(const ServedModel& model, const GenerateRequest& r) {
   base.eos = model.eos;
   base.ignore_eos = r.ignore_eos;
   base.min_tokens = r.min_tokens;
-  base.stop = r.stop;
+  if (!parses_output(model, r)) base.stop = r.stop;
   base.logprobs = r.logprobs;
   base.grammar = r.grammar;
   base.priority = r.priority;

@@ -34,13 +34,33 @@ SamplingDefaults defaults_of(const nlohmann::json& generation) {
   return d;
 }
 
+// Whether a mark is one token that no text from outside can spell.
+bool is_one_token(const text::Tokenizer& tokenizer, std::string_view mark) {
+  const auto alone = tokenizer.encode(mark, {.add_special = false, .parse_special = true});
+  return alone.size() == 1 && alone != tokenizer.encode(mark, {.add_special = false, .parse_special = false});
+}
+
+void choose_output(ServedModel& m, const std::string& tool_parser, const std::string& reasoning_parser) {
+  m.output.tools = tool_parser == "auto" ? text::detect_tool_format(m.template_source) : text::tool_format(tool_parser);
+  m.output.reasoning =
+      reasoning_parser == "auto" ? text::detect_reasoning_format(m.template_source) : text::reasoning_format(reasoning_parser);
+  m.output.is_token = [tokenizer = m.tokenizer](std::string_view mark) { return is_one_token(*tokenizer, mark); };
+  const auto note = [&m](std::string_view mark) {
+    if (!mark.empty() && m.output.is_token(mark)) m.marks.emplace(*m.tokenizer->id_of(mark), mark);
+  };
+  if (m.output.reasoning) note(m.output.reasoning->open), note(m.output.reasoning->close);
+  if (m.output.tools)
+    for (const text::ToolSection& section : m.output.tools->sections) note(section.open), note(section.close);
+}
+
 }  // namespace
 
 bool ServedModel::is_called(std::string_view name) const {
   return name == id || name == "default" || std::find(aliases.begin(), aliases.end(), name) != aliases.end();
 }
 
-ServedModel make_served_model(const std::string& id, formats::ModelFiles& files, const model::DecoderSpec& spec) {
+ServedModel make_served_model(const std::string& id, formats::ModelFiles& files, const model::DecoderSpec& spec,
+                              const std::string& tool_parser, const std::string& reasoning_parser) {
   ServedModel m;
   m.id = id;
   m.created = modified_at(files.path);
@@ -65,6 +85,7 @@ ServedModel make_served_model(const std::string& id, formats::ModelFiles& files,
   m.bos_token = text.bos_token;
   m.eos_token = text.eos_token;
   m.eos = text.eos;
+  choose_output(m, tool_parser, reasoning_parser);
   m.vocabulary = std::min(text.tokenizer->size(), spec.vocabulary);
   return m;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "model/model_text.h"
 #include "text/chat_template.h"
 #include "text/grammar.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 namespace verbund::serve {
@@ -41,9 +43,14 @@ struct ServedModel {
   std::string bos_token, eos_token;
   std::vector<int32_t> eos;
 
+  text::OutputFormat output;             // how it writes calls and reasoning
+  std::map<int32_t, std::string> marks;  // its marks that are one token
+
   bool is_called(std::string_view name) const;
 };
 
-ServedModel make_served_model(const std::string& id, formats::ModelFiles& files, const model::DecoderSpec& spec);
+// tool_parser, reasoning_parser: text/tool_formats.h, or "auto". Throws invalid_argument for a name that does not exist.
+ServedModel make_served_model(const std::string& id, formats::ModelFiles& files, const model::DecoderSpec& spec,
+                              const std::string& tool_parser = "auto", const std::string& reasoning_parser = "auto");
 
 }  // namespace verbund::serve

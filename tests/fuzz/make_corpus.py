@@ -6,6 +6,7 @@
 import json
 import pathlib
 import random
+import re
 import struct
 
 HERE = pathlib.Path(__file__).resolve().parent / "corpus"
@@ -90,8 +91,31 @@ def rdma_offer_seeds():
     yield "ready_not", b"\xb7\x03" + text("cannot connect the queue pair")
 
 
+def output_parser_seeds():
+    """Format, reasoning and flags, tokens; then text, in which byte 1 stands around marks that are tokens."""
+    said = [(0, '<think>a</think>\n<tool_call>{"name": "f", "arguments": {"a": "}\\""}}</tool_call>\n<tool_call>'),
+            (0, "<tool_call><function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter></function></tool_call> x"),
+            (0, "a `<tool_call>` b <tool_call>f<arg_key>b</arg_key><arg_value>3</arg_value></tool_call>"),
+            (1, "<seed:tool_call><function=g></function></seed:tool_call>"),
+            (2, '<minimax:tool_call><invoke name="f"><parameter name="a">x</parameter></invoke></minimax:tool_call>'),
+            (3, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+            (4, '<｜DSML｜tool_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="b" string="false">1</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>'),
+            (5, '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a":1}<|tool_call_end|><|tool_calls_section_end|>'),
+            (6, '{"name": "f", "parameters": {}}; {"name": "g"}'), (7, "[f(a='x\\n', b=-1.5e3), g(c={'d': (1, [None])})]"),
+            (8, '[TOOL_CALLS]f[CALL_ID]abc[ARGS]{"a": 1}[TOOL_CALLS][{"name": "g"}]'), (9, '<|tool_call>call:f{a:<|"|>x<|"|>,b:[1,{c:true}]}<tool_call|>'),
+            (10, "<start_function_call>call:f{a:<escape>x<escape>}<end_function_call>"), (11, '<|tool_call|>[{"name": "f"}]'), (12, 'functools[{"name": "f"}]'),
+            (13, '<tool_calls>[{"name": "f"}]</tool_calls>'), (14, '<TOOLCALL>[{"name": "f"}]</TOOLCALL>'),
+            (15, '<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'),
+            (15, "<|channel|>final<|message|>b<|return|>")]
+    for i, (kind, text) in enumerate(said):
+        for flags, tokens in ((0, 0), (0x40, 0), (0x80, 1)):
+            marked = re.sub(r"(<[^<>]*>|\[[A-Z_]+\])", "\x01\\1\x01", text) if tokens else text
+            yield f"{i}_{flags:02x}", bytes([kind, flags, tokens]) + marked.encode()
+
+
 if __name__ == "__main__":
-    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("rdma_offer", rdma_offer_seeds())):
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("rdma_offer", rdma_offer_seeds()),
+                          ("output_parser", output_parser_seeds())):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, raw in seeds:
             (HERE / folder / name).write_bytes(raw)
