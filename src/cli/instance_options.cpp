@@ -77,6 +77,21 @@ void InstanceOptions::declare_computation(CLI::App& app) {
       ->group(how);
 }
 
+void InstanceOptions::declare_speculation(CLI::App& app) {
+  const char* what = "Speculation";
+  app.add_option(
+         "--speculate", speculate,
+         "ngram: guess the next tokens from what the text says already and check the guesses in one step; the answer is the same to "
+         "the bit, sooner where it repeats what it was given. off: do not")
+      ->check(CLI::IsMember({"off", "ngram"}))
+      ->capture_default_str()
+      ->group(what);
+  app.add_option("--draft-rows", draft_rows, "Tokens of a step up to which guesses fill it: a step that decodes for so many has none")
+      ->check(CLI::Range(2u, 1024u))
+      ->capture_default_str()
+      ->group(what);
+}
+
 model::ParallelConfig InstanceOptions::parallel() const {
   model::ParallelConfig p;
   p.ranks = local;
@@ -104,6 +119,8 @@ engine::InstanceConfig InstanceOptions::instance_config(const std::string& path)
     throw Error(Code::invalid_argument, "--fast-dense is of the native backend", {}, "leave it out with --backend " + backend);
   r.threads = threads.value_or(std::max(1u, available_cores() / static_cast<unsigned>(local)));
   r.kv_type = kv_type;
+  r.drafter = speculate;
+  if (speculate != "off") r.draft_rows = draft_rows;
   return c;
 }
 

@@ -151,7 +151,7 @@ class Run {
     r.context = context;
     const auto prompt = static_cast<uint32_t>(prompt_.size());  // a step never needs more rows than this
     r.prefill_chunk = std::max(1u, o_.prefill_chunk == 0 ? prompt : std::min(o_.prefill_chunk, prompt));
-    r.token_budget = r.prefill_chunk + r.max_running;  // one chunk beside everybody's decode
+    r.token_budget = r.prefill_chunk + r.max_running + r.draft_rows;  // one chunk beside everybody's decode
     r.kv_blocks = static_cast<uint32_t>(ceil_div(context, compute::kKvBlock)) * r.max_running;
   }
 

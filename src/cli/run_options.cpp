@@ -26,6 +26,7 @@ void RunOptions::declare(CLI::App& app) {
 
   declare_placement(app);
   declare_computation(app);
+  declare_speculation(app);
   const char* how = "Computation";
   app.add_option(
          "--context", context,

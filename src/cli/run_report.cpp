@@ -79,6 +79,8 @@ nlohmann::json to_json(const RunResult& r) {
                      {"decode_tokens_per_s", s.decode}}},
                    {"ranks", ranks},
                    {"links", links_of(r)}};
+  if (r.figures.contains("drafted_tokens"))
+    j["speculation"] = {{"drafted_tokens", r.figures["drafted_tokens"]}, {"accepted_tokens", r.figures["accepted_tokens"]}};
   if (r.figures.contains("logits_sha256")) j["logits_sha256"] = r.figures["logits_sha256"];
   return j;
 }
@@ -107,6 +109,9 @@ std::string to_table(const RunResult& r) {
   text += "  TTFT      " + milliseconds(r.ttft_s) + "\n";
   text += "  prefill   " + std::to_string(s.prefill_tokens) + " tokens, " + fixed(s.prefill, 1) + " tokens/s\n";
   text += "  decode    " + std::to_string(s.decode_tokens) + " tokens, " + fixed(s.decode, 1) + " tokens/s\n";
+  if (const auto drafted = r.figures.value("drafted_tokens", uint64_t(0)); drafted > 0)
+    text +=
+        "  guesses   " + std::to_string(r.figures.value("accepted_tokens", uint64_t(0))) + " right of " + std::to_string(drafted) + "\n";
   return text;
 }
 

@@ -68,6 +68,7 @@ struct ServeOptions : InstanceOptions {
     app.add_option("--fault", faults)->group("");
     declare_placement(app);
     declare_computation(app);
+    declare_speculation(app);
     const char* batch = "Batching";
     app.add_option("--context", context, "Positions of a sequence, prompt and answer (default: what the model is made for)")
         ->check(CLI::Range(1u, kTokensMax))
@@ -150,7 +151,7 @@ class Serve {
     r.max_running = o_.parallel_max;
     r.prefill_chunk = o_.prefill_chunk;
     r.score_rows = kScoreRows;
-    r.token_budget = o_.prefill_chunk + o_.parallel_max;  // one chunk beside everybody's decode
+    r.token_budget = o_.prefill_chunk + o_.parallel_max + r.draft_rows;  // one chunk beside everybody's decode
     r.kv_blocks = static_cast<uint32_t>(ceil_div(kv_tokens_, compute::kKvBlock));
     if (o_.memory) {
       c.check = [budget = o_.memory_budget(), context = context_](engine::Instance& instance) {

@@ -55,22 +55,26 @@ std::span<const uint32_t> Answer::allowed() {
   return mask_;
 }
 
-nlohmann::json Answer::take_logprobs() {
-  if (!logprobs_) return nullptr;
-  const Logprobs taken = std::move(*logprobs_);
-  logprobs_.reset();
-  return {taken.chosen, to_json(taken.top)};
-}
-
-std::string Answer::push(int32_t token) {
+void Answer::push(int32_t token, const std::optional<Logprobs>& logprobs) {
   last_ = Clock::now();
   if (tokens_++ == 0) first_ = last_;
-  if (!ignore_eos_ && std::find(eos_.begin(), eos_.end(), token) != eos_.end()) return {};
-  if (matcher_) {
-    matcher_->accept(token);
-    fulfilled_ = matcher_->finished();
+  Piece piece;
+  if (logprobs) piece.logprobs = {logprobs->chosen, to_json(logprobs->top)};
+  if (ignore_eos_ || std::find(eos_.begin(), eos_.end(), token) == eos_.end()) {
+    if (matcher_) {
+      matcher_->accept(token);
+      fulfilled_ = matcher_->finished();
+    }
+    piece.text = stop_.push(detokenizer_.push(token));
   }
-  return stop_.push(detokenizer_.push(token));
+  piece.stopped = stopped();
+  pieces_.push_back(std::move(piece));
+}
+
+Answer::Piece Answer::take() {
+  Piece piece = std::move(pieces_.front());
+  pieces_.pop_front();
+  return piece;
 }
 
 std::string Answer::finish() {
@@ -85,6 +89,10 @@ nlohmann::json Answer::figures(const Usage& usage) {
                    {"cached_tokens", usage.cached_tokens},
                    {"output_tokens", usage.output_tokens},
                    {"preemptions", usage.preemptions}};
+  if (usage.drafted_tokens > 0) {
+    j["drafted_tokens"] = usage.drafted_tokens;
+    j["accepted_tokens"] = usage.accepted_tokens;
+  }
   j["prefill_s"] = tokens_ > 0 ? seconds(begun_, first_) : 0.0;
   j["decode_s"] = tokens_ > 1 ? seconds(first_, last_) : 0.0;
   if (stop_.stopped()) j["stop_string"] = stop_.matched();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -30,12 +31,16 @@ class Answer {
   // Which tokens may come next, as a bit mask; empty: all. Throws invalid_argument if the grammar cannot go on.
   std::span<const uint32_t> allowed();
   void constrain(std::unique_ptr<text::Matcher> matcher) { matcher_ = std::move(matcher); }
-  // Of the token that push() gets next.
-  void set_logprobs(Logprobs logprobs) { logprobs_ = std::move(logprobs); }
-  nlohmann::json take_logprobs();  // [chosen, [[id, logprob], ...]] or null
 
-  // Text that is certain after this token. End tokens add none.
-  std::string push(int32_t token);
+  // What came with one token.
+  struct Piece {
+    std::string text;         // that is certain after it; end tokens add none
+    nlohmann::json logprobs;  // [chosen, [[id, logprob], ...]] or null
+    bool stopped = false;     // a stop string or the grammar ends the answer with it
+  };
+  // The sampled token, before the next one is; its piece waits for take(). A step may give several.
+  void push(int32_t token, const std::optional<Logprobs>& logprobs = {});
+  Piece take();
   bool stopped() const { return stop_.stopped() || fulfilled_; }
   // The last text, and what the finish event says beside it.
   std::string finish();
@@ -52,9 +57,9 @@ class Answer {
   std::optional<Sha256> hash_;
   std::vector<double> prompt_logprobs_;
   nlohmann::json prompt_top_ = nlohmann::json::array();
-  std::optional<Logprobs> logprobs_;
   std::unique_ptr<text::Matcher> matcher_;
   std::vector<uint32_t> mask_;
+  std::deque<Piece> pieces_;
   bool fulfilled_ = false;  // the grammar allows nothing more
   Clock::time_point begun_ = Clock::now(), first_, last_;
   uint32_t tokens_ = 0;

@@ -271,8 +271,8 @@ void Instance::handle(Runner& r, const nlohmann::json& m) {
     }
   } else if (op == "stats") {
     const auto number = [&](const char* key) { return m.value(key, uint64_t(0)); };
-    stats_ = {number("waiting"),     number("running"), number("steps"),       number("rows"),
-              number("preemptions"), number("blocks"),  number("blocks_used"), Clock::now()};
+    stats_ = {number("waiting"), number("running"),  number("steps"),  number("rows"),        number("preemptions"),
+              number("drafted"), number("accepted"), number("blocks"), number("blocks_used"), Clock::now()};
   } else if (op == "error") {
     r.error = error_from_json(m.value("error", nlohmann::json::object()));
     failed_ = true;

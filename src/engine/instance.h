@@ -56,6 +56,7 @@ struct RankReport {
 // What rank 0 said last about its queue and memory; it says so a few times a second, also while idle.
 struct EngineStats {
   uint64_t waiting = 0, running = 0, steps = 0, rows = 0, preemptions = 0;
+  uint64_t drafted = 0, accepted = 0;    // tokens of speculation
   uint64_t blocks = 0, blocks_used = 0;  // of the KV cache; used: held by a running request
   std::chrono::steady_clock::time_point at{};
 };

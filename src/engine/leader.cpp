@@ -26,10 +26,11 @@ void follow(PlanChannel& channel, StepExecutor& executor) {
 }
 
 Leader::Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> eos,
-               PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send)
+               PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send, std::unique_ptr<Drafter> drafter)
     : vocabulary_(vocabulary),
       tokenizer_(std::move(tokenizer)),
-      scheduler_(config),
+      drafter_(std::move(drafter)),
+      scheduler_(config, drafter_.get()),
       sampler_(vocabulary, config.vocabulary),
       channel_(channel),
       executor_(executor),
@@ -141,25 +142,29 @@ void Leader::step(const StepPlan& plan) {
     }
     return;
   }
-  const std::vector<int32_t> sampled = sample(plan, rows);
+  std::vector<Event> events;
+  {
+    TraceSpan span(executor_.trace(), "sample");
+    const PlanSegment* segment = nullptr;
+    std::span<const SampledRow> of_segment;
+    events = scheduler_.commit(plan, [&](const PlanSegment& s, uint32_t row) {
+      while (segment != &s) {  // the next one that has rows
+        segment = segment ? segment + 1 : plan.segments.data();
+        of_segment = rows.first(segment->sample_rows);
+        rows = rows.subspan(segment->sample_rows);
+      }
+      return sample_row(s, row, of_segment[row]);
+    });
+  }
   TraceSpan span(executor_.trace(), "publish");
-  publish(scheduler_.commit(plan, sampled));
-}
-
-std::vector<int32_t> Leader::sample(const StepPlan& plan, std::span<const SampledRow> rows) {
-  TraceSpan span(executor_.trace(), "sample");
-  std::vector<int32_t> sampled;
-  for (const PlanSegment& s : plan.segments)
-    for (uint32_t i = 0; i < s.sample_rows; ++i) sampled.push_back(sample_row(s, i, rows[sampled.size()]));
-  return sampled;
+  publish(events);
 }
 
 // Row `index` of the segment's sampled rows. A request with something wrong (its grammar allows no token, its logits are no numbers)
 // ends; the others of the step do not.
-int32_t Leader::sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row) {
-  constexpr int32_t kNone = 0;  // of a request that has ended: the scheduler drops it
+std::optional<int32_t> Leader::sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row) {
   const auto found = answers_.find(segment.request);
-  if (found == answers_.end()) return kNone;
+  if (found == answers_.end() || found->second->stopped()) return std::nullopt;
   Answer& answer = *found->second;
   const Sequence& sequence = *scheduler_.find(segment.request);
   const Request& request = sequence.request;
@@ -172,14 +177,18 @@ int32_t Leader::sample_row(const PlanSegment& segment, uint32_t index, const Sam
         answer.score(row.logits, request.prompt[next]);
       return sequence.tokens[next];
     }
-    if (segment.candidates > 0) return sampler_.sample(row.candidates, request.params, sequence.tokens.size());
+    if (segment.candidates > 0) {
+      const int32_t token = sampler_.sample(row.candidates, request.params, sequence.tokens.size());
+      answer.push(token);
+      return token;
+    }
     answer.hash(row.logits);
     const int32_t token = sampler_.sample(row.logits, request.params, sequence.history, sequence.tokens.size(), answer.allowed());
-    if (request.logprobs) answer.set_logprobs(sampler_.logprobs(row.logits, token, *request.logprobs));
+    answer.push(token, request.logprobs ? std::optional(sampler_.logprobs(row.logits, token, *request.logprobs)) : std::nullopt);
     return token;
   } catch (...) {
     end_with_error(segment.request, current_error());
-    return kNone;
+    return std::nullopt;
   }
 }
 
@@ -197,28 +206,20 @@ void Leader::publish(const std::vector<Event>& events) {
     nlohmann::json j{{"id", e.request}};
     std::string text;
     std::optional<FinishReason> finish = e.finish;
-    Usage usage = e.usage;
     if (e.token) {
       j["token"] = *e.token;
-      try {
-        text = answer.push(*e.token);
-      } catch (...) {
-        end_with_error(e.request, current_error());
-        continue;
+      Answer::Piece piece = answer.take();
+      text = std::move(piece.text);
+      if (!piece.logprobs.is_null()) j["logprobs"] = std::move(piece.logprobs);
+      if (piece.stopped) {
+        finish = FinishReason::stop;
+        scheduler_.finish(e.request, FinishReason::stop);  // unless it ends by itself
       }
-      if (auto logprobs = answer.take_logprobs(); !logprobs.is_null()) j["logprobs"] = std::move(logprobs);
-      if (answer.stopped() && !finish) {
-        const Sequence* sequence = scheduler_.find(e.request);
-        usage.prompt_tokens = static_cast<uint32_t>(sequence->request.prompt.size());
-        usage.output_tokens = static_cast<uint32_t>(sequence->output_size());
-        scheduler_.finish(e.request, FinishReason::stop);
-      }
-      if (answer.stopped()) finish = FinishReason::stop;
     }
     if (finish) {
       text += answer.finish();
       j["finish"] = to_string(*finish);
-      j["figures"] = answer.figures(usage);
+      j["figures"] = answer.figures(e.usage);
       answers_.erase(it);
     }
     j["text"] = std::move(text);
@@ -238,6 +239,8 @@ void Leader::tell_stats() {
          {"steps", s.steps},
          {"rows", s.rows},
          {"preemptions", s.preemptions},
+         {"drafted", s.drafted},
+         {"accepted", s.accepted},
          {"blocks", s.blocks.total},
          {"blocks_used", s.blocks.used}});
 }

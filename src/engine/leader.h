@@ -23,7 +23,7 @@ class Leader {
   using Send = std::function<void(nlohmann::json)>;  // events to the owner; from this thread
 
   Leader(const SchedulerConfig& config, size_t vocabulary, std::shared_ptr<const text::Tokenizer> tokenizer, std::vector<int32_t> eos,
-         PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send);
+         PlanChannel& channel, StepExecutor& executor, Mailbox& mailbox, Send send, std::unique_ptr<Drafter> drafter = nullptr);
   void run();
 
  private:
@@ -35,8 +35,7 @@ class Leader {
   std::optional<StepPlan> schedule();
   void step(const StepPlan& plan);
   uint32_t candidates_of(const PlanSegment& segment, uint32_t ids) const;
-  std::vector<int32_t> sample(const StepPlan& plan, std::span<const SampledRow> rows);
-  int32_t sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row);
+  std::optional<int32_t> sample_row(const PlanSegment& segment, uint32_t index, const SampledRow& row);
   void publish(const std::vector<Event>& events);
   void end_with_error(uint64_t id, const Error& error);
   void fail_request(uint64_t id, const Error& error);
@@ -44,6 +43,7 @@ class Leader {
 
   size_t vocabulary_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::unique_ptr<Drafter> drafter_;
   Scheduler scheduler_;
   Sampler sampler_;
   PlanChannel& channel_;

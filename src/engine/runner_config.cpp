@@ -55,6 +55,9 @@ nlohmann::json to_json(const RunnerConfig& c) {
           {"prefill_chunk", c.prefill_chunk},
           {"max_running", c.max_running},
           {"score_rows", c.score_rows},
+          {"drafter", c.drafter},
+          {"draft_model", c.draft_model},
+          {"draft_rows", c.draft_rows},
           {"epoch", c.epoch},
           {"secret", c.secret},
           {"wait_ms", c.wait.count()},
@@ -91,6 +94,9 @@ RunnerConfig runner_config_from_json(const nlohmann::json& j) {
     j.at("prefill_chunk").get_to(c.prefill_chunk);
     j.at("max_running").get_to(c.max_running);
     j.at("score_rows").get_to(c.score_rows);
+    j.at("drafter").get_to(c.drafter);
+    j.at("draft_model").get_to(c.draft_model);
+    j.at("draft_rows").get_to(c.draft_rows);
     j.at("epoch").get_to(c.epoch);
     j.at("secret").get_to(c.secret);
     c.wait = std::chrono::milliseconds(j.at("wait_ms").get<int64_t>());

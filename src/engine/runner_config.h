@@ -38,7 +38,10 @@ struct RunnerConfig {
   uint32_t token_budget = 512;
   uint32_t prefill_chunk = 256;
   uint32_t max_running = 8;
-  uint32_t score_rows = 0;  // rows of logits of a step beyond one a sequence (Request::score_from)
+  std::string drafter = "off";  // off | ngram | model (speculative decoding, drafter.h)
+  std::string draft_model;      // path
+  uint32_t draft_rows = 0;      // decode rows of a step up to which guesses fill it
+  uint32_t score_rows = 0;      // rows of logits of a step beyond one a sequence (Request::score_from)
   uint64_t epoch = 1;
   std::string secret;                            // of the data links
   std::chrono::milliseconds wait{60'000};        // data waits; dead peers are noticed earlier, by heartbeats

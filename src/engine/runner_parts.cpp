@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "engine/frames.h"
+#include "engine/ngram_drafter.h"
 #include "model/family.h"
 #include "model/shard_weights.h"
 
@@ -84,7 +85,7 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
   memory_.kv = bytes.kv;
   memory_.activations = std::max(bytes.activations + bytes.outputs, bytes.load_scratch) +
                         StepExecutor::bytes_max(shards_, config_.rank, spec_.hidden, config_.token_budget, logit_rows_max()) +
-                        (leads() ? Sampler::bytes_max(token_ids()) : 0);
+                        (leads() ? Sampler::bytes_max(token_ids()) + drafter_bytes() : 0);
   memory_.tables = bytes.tables;
   memory_.transport = over_mlx(config_) ? compute::kMlxRingBytes * mlx_rings(shard()) : mesh::buffer_bytes_estimate(mesh_config(config_));
   memory_.tokenizer = text_.tokenizer ? text_.tokenizer->bytes_estimate() : 0;
@@ -97,6 +98,10 @@ RunnerParts::RunnerParts(RunnerConfig config) : config_(std::move(config)), file
 }
 
 RunnerParts::~RunnerParts() = default;
+
+uint64_t RunnerParts::drafter_bytes() const {
+  return config_.drafter == "ngram" ? NgramDrafter::bytes_max(size_t{config_.kv_blocks} * kKvBlock, config_.max_running) : 0;
+}
 
 nlohmann::json RunnerParts::planned() const {
   const std::string endpoint = listener_ ? listener_->endpoint() : mlx_port_ ? mlx_port_->endpoint() : "";
@@ -148,11 +153,18 @@ void RunnerParts::serve(Mailbox& mailbox, Leader::Send send) {
   c.prefill_chunk = config_.prefill_chunk;
   c.max_running = config_.max_running;
   c.score_rows = config_.score_rows;
+  c.draft_rows = config_.draft_rows;
   c.context_max = config_.context;
   c.blocks = config_.kv_blocks;
   c.vocabulary = static_cast<uint32_t>(token_ids());
-  Leader leader(c, spec_.vocabulary, text_.tokenizer, text_.eos, channel, executor, mailbox, std::move(send));
+  Leader leader(c, spec_.vocabulary, text_.tokenizer, text_.eos, channel, executor, mailbox, std::move(send), make_drafter());
   leader.run();
+}
+
+std::unique_ptr<Drafter> RunnerParts::make_drafter() const {
+  if (config_.drafter == "off") return nullptr;
+  if (config_.drafter == "ngram") return std::make_unique<NgramDrafter>();
+  throw Error(Code::invalid_argument, "there is no drafter '" + config_.drafter + "'", {}, "off, ngram or model");
 }
 
 nlohmann::json RunnerParts::report() const {

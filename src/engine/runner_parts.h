@@ -36,10 +36,13 @@ class RunnerParts {
  private:
   bool leads() const { return config_.rank == 0; }
   std::chrono::nanoseconds wait() const { return config_.wait; }
-  // Rows of a step whose logits are wanted: one of each running sequence, and those of scored prompts.
+  // Rows of a step whose logits are wanted: one of each running sequence, those of scored prompts, and those of guessed tokens.
   uint32_t logit_rows_max() const {
-    return std::min(config_.token_budget, std::min(config_.token_budget, config_.max_running) + config_.score_rows);
+    const uint32_t sequences = std::min(config_.token_budget, config_.max_running);
+    return std::min(config_.token_budget, sequences + config_.draft_rows + config_.score_rows);
   }
+  uint64_t drafter_bytes() const;
+  std::unique_ptr<Drafter> make_drafter() const;
   size_t token_ids() const { return text_.tokenizer ? std::min(text_.tokenizer->size(), spec_.vocabulary) : spec_.vocabulary; }
   const model::RankShard& shard() const { return shards_.ranks[config_.rank]; }
 

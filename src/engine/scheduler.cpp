@@ -26,8 +26,10 @@ struct Scheduler::State {
   uint64_t turn = 0;
   uint32_t quantum = 0;
 
-  size_t next_scored = 0;              // position of the first token of the prompt that is yet to be scored; 0: there is none
-  size_t planned = 0;                  // rows in the outstanding plan
+  size_t next_scored = 0;  // position of the first token of the prompt that is yet to be scored; 0: there is none
+  DraftPace pace;
+  std::vector<int32_t> draft;          // guessed tokens behind the last one, in the outstanding plan
+  size_t planned = 0;                  // rows in the outstanding plan, without those
   std::optional<FinishReason> ending;  // finished from outside while in the outstanding plan
 
   size_t rows_left() const { return sequence.tokens.size() - computed; }
@@ -45,7 +47,7 @@ bool Scheduler::ByRank::operator()(const State* a, const State* b) const {
   return pa != pb ? pa > pb : a->arrival < b->arrival;
 }
 
-Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), kv_(config.blocks) {
+Scheduler::Scheduler(const SchedulerConfig& config, Drafter* drafter) : config_(config), drafter_(drafter), kv_(config.blocks) {
   const std::pair<const char*, uint32_t> sizes[] = {{"token_budget", config.token_budget}, {"prefill_chunk", config.prefill_chunk},
                                                     {"max_running", config.max_running},   {"max_waiting", config.max_waiting},
                                                     {"context_max", config.context_max},   {"vocabulary", config.vocabulary}};
@@ -113,12 +115,18 @@ std::optional<FinishReason> Scheduler::ending_of(const Sequence& sequence) const
 void Scheduler::retire(State& state, FinishReason reason, std::optional<int32_t> last_token) {
   kv_.release(state.blocks);
   (state.running ? running_ : waiting_).erase(&state);
-  state.usage.prompt_tokens = static_cast<uint32_t>(state.sequence.request.prompt.size());
-  state.usage.output_tokens = static_cast<uint32_t>(state.sequence.output_size());
   const uint64_t id = state.sequence.request.id;
-  events_.push_back({.request = id, .token = last_token, .finish = reason, .usage = state.usage});
+  events_.push_back({.request = id, .token = last_token, .finish = reason, .usage = usage_of(state)});
   ++finished_;
+  if (drafter_) drafter_->forget(id);
   states_.erase(id);
+}
+
+Usage Scheduler::usage_of(const State& state) const {
+  Usage usage = state.usage;
+  usage.prompt_tokens = static_cast<uint32_t>(state.sequence.request.prompt.size());
+  usage.output_tokens = static_cast<uint32_t>(state.sequence.output_size());
+  return usage;
 }
 
 // ---- planning
@@ -201,8 +209,48 @@ bool Scheduler::try_admit(State& state) {
 }
 
 void Scheduler::plan_decodes(StepPlan& plan) {
+  std::vector<State*> decoding;
   for (State* state : running_)
-    if (state->decoding()) add_segment(plan, *state, 1);
+    if (state->decoding()) decoding.push_back(state);
+  draft(decoding);
+  for (State* state : decoding) add_segment(plan, *state, 1);
+}
+
+// Best rank first, as long as there is room in the step and in the KV memory without taking a block from anybody.
+void Scheduler::draft(std::span<State* const> decoding) {
+  const size_t rows_max = std::min(config_.draft_rows, config_.token_budget);
+  if (!drafter_ || decoding.size() >= rows_max) return;
+  size_t room = rows_max - decoding.size();
+  std::vector<State*> states;
+  std::vector<DraftWish> wishes;
+  for (size_t i = 0; i < decoding.size() && room > 0; ++i) {
+    State& state = *decoding[i];
+    const Sequence& sequence = state.sequence;
+    // The row behind the last guess gives one more token.
+    const size_t useful =
+        std::min<size_t>(sequence.request.max_tokens - sequence.output_size(), config_.context_max - sequence.tokens.size());
+    const size_t share = ceil_div(room, decoding.size() - i);
+    const uint32_t max = state.pace.next(static_cast<uint32_t>(std::min({share, useful - 1, size_t{kDraftMax}})));
+    if (max == 0) continue;
+    states.push_back(&state);
+    wishes.push_back({sequence.request.id, sequence.tokens, max});
+    room -= max;
+  }
+  if (wishes.empty()) return;
+  std::vector<std::vector<int32_t>> drafts = drafter_->draft(wishes);
+  for (size_t i = 0; i < states.size(); ++i) {
+    State& state = *states[i];
+    const size_t last = state.computed + drafts[i].size();  // position
+    while (state.blocks.size() * kKvBlock <= last && reserve_draft_block(state)) {}
+    drafts[i].resize(std::min(drafts[i].size(), state.blocks.size() * kKvBlock - state.computed - 1));
+    state.draft = std::move(drafts[i]);
+  }
+}
+
+bool Scheduler::reserve_draft_block(State& state) {
+  if (kv_.available() <= running_.size()) return false;
+  state.blocks.push_back(kv_.allocate().value());
+  return true;
 }
 
 void Scheduler::plan_prefills(StepPlan& plan) {
@@ -232,40 +280,59 @@ void Scheduler::plan_prefills(StepPlan& plan) {
 }
 
 void Scheduler::add_segment(StepPlan& plan, State& state, size_t rows) {
-  const size_t end = state.computed + rows;
+  const size_t end = state.computed + rows, drafted = state.draft.size();
   const auto& tokens = state.sequence.tokens;
   PlanSegment& segment = plan.segments.emplace_back();
   segment.request = state.sequence.request.id;
   segment.first_position = static_cast<uint32_t>(state.computed);
-  segment.sample_rows = static_cast<uint32_t>(state.logit_rows(rows));
+  segment.sample_rows = static_cast<uint32_t>(state.logit_rows(rows) + drafted);
   segment.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(state.computed), tokens.begin() + static_cast<ptrdiff_t>(end));
-  segment.blocks.assign(state.blocks.begin(), state.blocks.begin() + static_cast<ptrdiff_t>(ceil_div(end, kKvBlock)));
+  segment.tokens.insert(segment.tokens.end(), state.draft.begin(), state.draft.end());
+  segment.blocks.assign(state.blocks.begin(), state.blocks.begin() + static_cast<ptrdiff_t>(ceil_div(end + drafted, kKvBlock)));
   state.planned = rows;
 }
 
 // ---- results
 
-std::vector<Event> Scheduler::commit(const StepPlan& plan, std::span<const int32_t> sampled) {
-  if (sampled.size() != plan.sampled_rows())
-    throw Error(Code::internal,
-                std::to_string(sampled.size()) + " sampled tokens for " + std::to_string(plan.sampled_rows()) + " rows of logits",
-                "scheduler");
+std::vector<Event> Scheduler::commit(const StepPlan& plan, const SampleRow& sample) {
   close(plan);
   rows_ += plan.rows();
-  size_t taken = 0;
-  for (const PlanSegment& segment : plan.segments) {
-    taken += segment.sample_rows;
-    State& state = *states_.at(segment.request);
-    const size_t rows = std::exchange(state.planned, 0);
-    const bool sampled_next = segment.sample_rows > 0 && state.computed + rows == state.sequence.tokens.size();
-    const auto token = sampled_next ? std::optional(sampled[taken - 1]) : std::nullopt;
-    advance(state, rows);
-    if (state.ending)
-      retire(state, *state.ending);
-    else if (token)
-      append_token(state, *token);
-  }
+  for (const PlanSegment& segment : plan.segments) commit(*states_.at(segment.request), segment, sample);
   return take_events();
+}
+
+void Scheduler::commit(State& state, const PlanSegment& segment, const SampleRow& sample) {
+  Sequence& sequence = state.sequence;
+  const std::vector<int32_t> draft = std::exchange(state.draft, {});
+  size_t rows = state.planned;  // that hold tokens of the sequence
+  const bool samples = state.computed + rows == sequence.tokens.size();
+  const size_t known = segment.sample_rows - (samples ? draft.size() + 1 : 0);  // rows that speak of tokens it has already
+  std::optional<FinishReason> ending;
+  std::optional<int32_t> last;
+  size_t accepted = 0;
+  for (uint32_t i = 0; i < segment.sample_rows && !ending; ++i) {
+    const std::optional<int32_t> token = sample(segment, i);
+    if (!token || state.ending) break;
+    if (i < known) continue;
+    ending = append_token(state, *token);
+    if (ending)
+      last = token;
+    else
+      events_.push_back({.request = sequence.request.id, .token = token, .finish = {}, .usage = usage_of(state)});
+    if (accepted == draft.size() || *token != draft[accepted]) break;
+    ++accepted;
+  }
+  state.planned = 0;
+  state.pace.observe(static_cast<uint32_t>(draft.size()), static_cast<uint32_t>(accepted));
+  state.usage.drafted_tokens += static_cast<uint32_t>(draft.size());
+  state.usage.accepted_tokens += static_cast<uint32_t>(accepted);
+  drafted_ += draft.size();
+  accepted_ += accepted;
+  advance(state, std::min(rows + accepted, sequence.tokens.size() - state.computed));
+  if (state.ending)
+    retire(state, *state.ending);
+  else if (ending)
+    retire(state, *ending, last);
 }
 
 void Scheduler::abandon(const StepPlan& plan) {
@@ -273,6 +340,7 @@ void Scheduler::abandon(const StepPlan& plan) {
   for (const PlanSegment& segment : plan.segments) {
     State& state = *states_.at(segment.request);
     state.planned = 0;
+    state.draft.clear();
     if (state.ending) retire(state, *state.ending);
   }
 }
@@ -297,14 +365,11 @@ void Scheduler::advance(State& state, size_t rows) {
   }
 }
 
-void Scheduler::append_token(State& state, int32_t token) {
+std::optional<FinishReason> Scheduler::append_token(State& state, int32_t token) {
   Sequence& sequence = state.sequence;
   sequence.tokens.push_back(token);
   if (sequence.request.params.needs_history()) sequence.history.add_output(token);
-  if (const auto reason = ending_of(sequence))
-    retire(state, *reason, token);
-  else
-    events_.push_back({.request = sequence.request.id, .token = token, .finish = {}, .usage = {}});
+  return ending_of(sequence);
 }
 
 std::vector<Event> Scheduler::take_events() { return std::exchange(events_, {}); }
@@ -325,6 +390,8 @@ SchedulerStats Scheduler::stats() const {
           .rows = rows_,
           .preemptions = preemptions_,
           .finished = finished_,
+          .drafted = drafted_,
+          .accepted = accepted_,
           .blocks = kv_.stats()};
 }
 

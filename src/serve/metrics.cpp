@@ -88,6 +88,8 @@ std::string Metrics::text(const Now& now) const {
          static_cast<double>(now.engine.preemptions));
   single("steps_total", "counter", "Forward passes", static_cast<double>(now.engine.steps));
   single("step_tokens_total", "counter", "Rows of all forward passes", static_cast<double>(now.engine.rows));
+  single("spec_decode_draft_tokens_total", "counter", "Tokens guessed by speculative decoding", static_cast<double>(now.engine.drafted));
+  single("spec_decode_accepted_tokens_total", "counter", "Guessed tokens that were right", static_cast<double>(now.engine.accepted));
   type(out, "requests_finished_total", "counter", "Requests by how they ended");
   for (const auto& [reason, count] : finished_)
     out += fmt::format("verbund_requests_finished_total{{{},reason=\"{}\"}} {}\n", labels, escaped(reason), count);

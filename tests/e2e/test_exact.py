@@ -196,3 +196,31 @@ def test_demo_model_full_matrix(placement, long_answer):
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_jitter_seeds(seed, placement, transport, long_answer):
     assert ask("smollm2", LONG, 4, *placement, "--transport", transport, "--also", 3, "--fault", f"jitter:{seed}") == long_answer
+
+
+# Guessed tokens change how rows are put together and nothing else. What repeats is guessed right, what does not is guessed wrong.
+REPETITIVE = "one two three four five six seven eight nine ten. one two three four five six seven"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--local", 1], ["--local", 3], ["--local", 2, "--stages", 2, "--draft-rows", 40], ["--local", 2, "--also", 5, "--draft-rows", 12]],
+    ids=["1 rank", "3 ranks", "2 stages", "with five others"],
+)
+@pytest.mark.parametrize("prompt", [REPETITIVE, LONG], ids=["repetitive", "long"])
+def test_speculation(flags, prompt, smollm2):
+    want = ask("smollm2", prompt, 60, "--local", 1)
+    answer = run_json(
+        "run", "smollm2", "--raw", "--max-tokens", 60, "--temperature", 0, "--ignore-eos", "--hash-logits", "--speculate", "ngram", *flags,
+        stdin=prompt,
+    )
+    assert (answer["logits_sha256"], answer["token_ids"], answer["text"]) == want
+    assert 0 < answer["speculation"]["accepted_tokens"] <= answer["speculation"]["drafted_tokens"]
+
+
+@pytest.mark.parametrize("flags", [["--seed", 7], ["--seed", 7, "--repeat-penalty", 1.3, "--top-k", 40], ["--seed", 7, "--stop", "eight"]])
+def test_speculation_with_sampling(flags, smollm2):
+    ask_again = ["run", "smollm2", "--raw", "--local", 1, "--max-tokens", 80, *flags]
+    plain, guessed = (run_json(*ask_again, *more, stdin=REPETITIVE) for more in ([], ["--speculate", "ngram"]))
+    for key in ("text", "token_ids", "finish_reason", "seed"):
+        assert guessed[key] == plain[key]

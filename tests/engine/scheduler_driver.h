@@ -40,7 +40,7 @@ class FakeRank {
 
   Tokens run(const StepPlan& sent) {
     const StepPlan plan = decode_plan(encode(sent), {.rows = config_.token_budget,
-                                                     .logit_rows = config_.max_running + config_.score_rows,
+                                                     .logit_rows = config_.max_running + config_.draft_rows + config_.score_rows,
                                                      .context = config_.context_max,
                                                      .blocks = config_.blocks,
                                                      .vocabulary = config_.vocabulary});
@@ -69,6 +69,19 @@ class FakeRank {
   std::map<uint64_t, size_t> writes_;
 };
 
+// What commit() asks for, from all rows of the plan in order.
+inline Scheduler::SampleRow rows_of(const StepPlan& plan, const Tokens& sampled) {
+  EXPECT_EQ(sampled.size(), plan.sampled_rows());
+  return [&plan, &sampled](const PlanSegment& segment, uint32_t row) {
+    size_t first = 0;
+    for (const PlanSegment& s : plan.segments) {
+      if (&s == &segment) break;
+      first += s.sample_rows;
+    }
+    return std::optional(sampled.at(first + row));
+  };
+}
+
 inline SchedulerConfig small() {
   return {.token_budget = 64,
           .prefill_chunk = 16,
@@ -96,19 +109,20 @@ struct Answer {
 
 class Driver {
  public:
-  explicit Driver(const SchedulerConfig& config) : scheduler(config), rank(config) {}
+  explicit Driver(const SchedulerConfig& config, Drafter* drafter = nullptr) : scheduler(config, drafter), rank(config) {}
 
   // One step; false if there was nothing to do.
   bool step() {
     const auto plan = scheduler.next();
     if (plan) {
       plans.push_back(*plan);
-      take(scheduler.commit(*plan, rank.run(*plan)));
+      commit(*plan, rank.run(*plan));
     } else {
       take(scheduler.take_events());
     }
     return plan.has_value();
   }
+  void commit(const StepPlan& plan, const Tokens& sampled) { take(scheduler.commit(plan, rows_of(plan, sampled))); }
   void run() {
     while (step()) ASSERT_LT(plans.size(), 100'000u);
   }

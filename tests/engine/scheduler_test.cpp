@@ -111,12 +111,12 @@ TEST(Scheduler, PlansAreCommittedInTurn) {
   s.add(request(1, 5, 5));
   const StepPlan plan = s.next().value();
   EXPECT_THROW(s.next(), Error);
-  EXPECT_THROW(s.commit(plan, {}), Error);  // one row of logits is wanted
   StepPlan other = plan;
   other.sequence = 9;
   EXPECT_THROW(s.abandon(other), Error);
-  s.commit(plan, Tokens{3});
-  EXPECT_THROW(s.commit(plan, Tokens{3}), Error);
+  const Tokens sampled{3};
+  s.commit(plan, rows_of(plan, sampled));
+  EXPECT_THROW(s.commit(plan, rows_of(plan, sampled)), Error);
 }
 
 // ---- several requests
@@ -301,7 +301,7 @@ TEST(Scheduler, CancelDuringAStepDropsItsTokenAndKeepsItsBlocksUntilThen) {
   EXPECT_FALSE(d.scheduler.cancel(1));
   EXPECT_NE(d.scheduler.find(1), nullptr);  // the sampler may still ask
   EXPECT_EQ(d.scheduler.stats().blocks.used, 2u);
-  d.take(d.scheduler.commit(plan, d.rank.run(plan)));
+  d.commit(plan, d.rank.run(plan));
   EXPECT_EQ(d.scheduler.find(1), nullptr);
   EXPECT_EQ(d.answers[1].tokens.size(), 1u);
   EXPECT_EQ(d.answers[1].finish, FinishReason::cancelled);

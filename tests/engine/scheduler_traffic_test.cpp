@@ -22,25 +22,28 @@ class Watch {
   void before(const StepPlan& plan, const Scheduler& scheduler) {
     ASSERT_GE(plan.rows(), 1u);
     ASSERT_LE(plan.rows(), config_.token_budget);
-    size_t prefill = 0;
+    size_t prefill = 0, decode_rows = 0;
     bool decodes = false;
     std::map<uint32_t, uint64_t> written;
     for (const PlanSegment& s : plan.segments) {
       const Sequence& sequence = *scheduler.find(s.request);
       const size_t end = s.first_position + s.tokens.size();
-      ASSERT_LE(end, sequence.tokens.size());
-      ASSERT_TRUE(std::ranges::equal(s.tokens, std::span(sequence.tokens).subspan(s.first_position, s.tokens.size())));
-      ASSERT_EQ(s.sample_rows, end == sequence.tokens.size());
-      ASSERT_LE(s.tokens.size(), config_.prefill_chunk);
+      const size_t drafted = end - std::min(end, sequence.tokens.size());
+      ASSERT_TRUE(drafted == 0 || (s.first_position + 1 == sequence.tokens.size() && end < config_.context_max));
+      ASSERT_TRUE(std::ranges::equal(std::span(s.tokens).first(s.tokens.size() - drafted),
+                                     std::span(sequence.tokens).subspan(s.first_position, s.tokens.size() - drafted)));
+      ASSERT_EQ(s.sample_rows, end >= sequence.tokens.size() ? drafted + 1 : 0);
+      decode_rows += s.first_position + 1 == sequence.tokens.size() ? s.tokens.size() : 0;
+      ASSERT_TRUE(drafted > 0 || s.tokens.size() <= config_.prefill_chunk);
       // In order and once, unless it starts anew on a block border (admission with a prefix from the cache).
       size_t& computed = computed_[s.request];
-      if (s.first_position != computed) {
+      if (s.first_position != computed && !(drafted_.contains(s.request) && s.first_position > computed)) {
         ASSERT_EQ(s.first_position % kKvBlock, 0u);
         ASSERT_TRUE(!started_.contains(s.request) || scheduler.stats().preemptions > preemptions_at_[s.request]);
         preemptions_at_[s.request] = scheduler.stats().preemptions;
       }
       started_.insert(s.request);
-      computed = end;
+      computed = end - drafted;
       if (s.first_position + 1 == sequence.tokens.size())
         decodes = true;
       else
@@ -56,6 +59,10 @@ class Watch {
     streams_.clear();
     for (const PlanSegment& s : plan.segments)
       if (s.sample_rows) streams_.push_back(s.request);
+    drafted_.clear();
+    for (const PlanSegment& s : plan.segments)
+      if (s.sample_rows > 1) drafted_.insert(s.request);  // some of it may turn out right
+    if (decode_rows > streams_.size()) { ASSERT_LE(decode_rows, config_.draft_rows); }
     // What is written now is in nobody else's table.
     for (const PlanSegment& s : plan.segments)
       for (uint32_t block : s.blocks) ASSERT_TRUE(!written.contains(block) || written[block] == s.request);
@@ -66,13 +73,40 @@ class Watch {
   SchedulerConfig config_;
   std::map<uint64_t, size_t> computed_;
   std::map<uint64_t, uint64_t> preemptions_at_;
-  std::set<uint64_t> started_;
+  std::set<uint64_t> started_, drafted_;
   std::vector<uint64_t> streams_;
   uint64_t preemptions_ = 0;
 };
 
 struct Totals {
-  uint64_t requests = 0, cancelled = 0, preemptions = 0, hits = 0, abandoned = 0;
+  uint64_t requests = 0, cancelled = 0, preemptions = 0, hits = 0, abandoned = 0, drafted = 0, accepted = 0;
+};
+
+// Knows the fake model, and is wrong now and then; sometimes for a while.
+class RandomDrafter : public Drafter {
+ public:
+  explicit RandomDrafter(uint32_t seed) : random_(seed) {}
+  std::vector<std::vector<int32_t>> draft(std::span<const DraftWish> wishes) override {
+    std::vector<std::vector<int32_t>> drafts;
+    for (const DraftWish& wish : wishes) {
+      EXPECT_GE(wish.max, 1u);
+      Tokens whole(wish.tokens.begin(), wish.tokens.end());
+      Tokens& draft = drafts.emplace_back();
+      const bool lost = random_() % 4 == 0;
+      for (uint32_t n = random_() % (wish.max + 1); n > 0; --n) {
+        draft.push_back(lost || random_() % 8 == 0 ? static_cast<int32_t>(random_() % kVocabulary) : next_token(whole));
+        whole.push_back(draft.back());
+      }
+      known_.insert(wish.request);
+    }
+    return drafts;
+  }
+  void forget(uint64_t request) override { known_.erase(request); }
+  const std::set<uint64_t>& known() const { return known_; }
+
+ private:
+  std::mt19937 random_;
+  std::set<uint64_t> known_;
 };
 
 Request random_request(uint64_t id, std::mt19937& random, const SchedulerConfig& config) {
@@ -89,7 +123,7 @@ Request random_request(uint64_t id, std::mt19937& random, const SchedulerConfig&
   return r;
 }
 
-Totals run_random(uint32_t seed) {
+Totals run_random(uint32_t seed, bool speculate) {
   std::mt19937 random(seed);
   const auto between = [&](uint32_t low, uint32_t high) { return static_cast<uint32_t>(low + random() % (high - low + 1)); };
   SchedulerConfig config{.token_budget = between(1, 80),
@@ -100,7 +134,9 @@ Totals run_random(uint32_t seed) {
                          .blocks = 0,
                          .vocabulary = kVocabulary};
   config.blocks = static_cast<uint32_t>(ceil_div(config.context_max, kKvBlock)) + between(0, 12);
-  Driver d(config);
+  if (speculate) config.draft_rows = between(1, 40);
+  RandomDrafter drafter(seed);
+  Driver d(config, speculate ? &drafter : nullptr);
   Watch watch(config);
   std::map<uint64_t, Request> requests;
   std::set<uint64_t> cancelled;
@@ -137,7 +173,7 @@ Totals run_random(uint32_t seed) {
       ++totals.abandoned;
       watch = before;  // none of its rows count
     } else {
-      d.take(d.scheduler.commit(*plan, sampled));
+      d.commit(*plan, sampled);
     }
     EXPECT_LT(steps, 100 + 2 * work) << "starved";
     if (testing::Test::HasFailure()) return totals;
@@ -162,6 +198,9 @@ Totals run_random(uint32_t seed) {
   totals.requests = requests.size();
   totals.cancelled = cancelled.size();
   totals.preemptions = d.scheduler.stats().preemptions;
+  totals.drafted = d.scheduler.stats().drafted;
+  totals.accepted = d.scheduler.stats().accepted;
+  EXPECT_TRUE(drafter.known().empty());
   return totals;
 }
 
@@ -169,8 +208,10 @@ TEST(SchedulerTraffic, RandomTrafficIsExactOrderedFairAndLeakFree) {
   Totals sum;
   for (uint32_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const Totals t = run_random(seed);
+    const Totals t = run_random(seed, seed % 2 == 0);
     sum.requests += t.requests;
+    sum.drafted += t.drafted;
+    sum.accepted += t.accepted;
     sum.cancelled += t.cancelled;
     sum.preemptions += t.preemptions;
     sum.hits += t.hits;
@@ -183,6 +224,8 @@ TEST(SchedulerTraffic, RandomTrafficIsExactOrderedFairAndLeakFree) {
   EXPECT_GT(sum.preemptions, 500u);
   EXPECT_GT(sum.hits, 10'000u);
   EXPECT_GT(sum.abandoned, 500u);
+  EXPECT_GT(sum.accepted, 20'000u);
+  EXPECT_GT(sum.drafted - sum.accepted, 20'000u);
 }
 
 TEST(SchedulerTraffic, TheSameCallsGiveTheSamePlans) {
